@@ -1,0 +1,51 @@
+"""millstream: SQL queries over Delta tables that keep themselves exact."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from millstream.errors import Code, MillstreamError, Position
+from millstream.results import (
+    Action,
+    Explanation,
+    RefreshMode,
+    RefreshRecord,
+    RefreshResult,
+    RefreshStats,
+    Status,
+    StreamTableStatus,
+    VerifyResult,
+)
+
+if TYPE_CHECKING:
+    from millstream.service import Millstream, connect
+
+__version__ = metadata.version("millstream")
+
+__all__ = [
+    "Action",
+    "Code",
+    "Explanation",
+    "Millstream",
+    "MillstreamError",
+    "Position",
+    "RefreshMode",
+    "RefreshRecord",
+    "RefreshResult",
+    "RefreshStats",
+    "Status",
+    "StreamTableStatus",
+    "VerifyResult",
+    "__version__",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load the facade, and with it Spark, only when it is used: `millstream --help` shall not wait for it."""
+    if name in {"Millstream", "connect"}:
+        from millstream import service
+
+        return getattr(service, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

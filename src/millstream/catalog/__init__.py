@@ -1,0 +1,42 @@
+"""What a lake knows about itself: stream tables, dependencies, history, intents, tables, views and functions.
+
+`Catalog` is all that other packages need; only this package imports SQLAlchemy.
+"""
+
+from millstream.catalog.facade import Catalog
+from millstream.catalog.models import (
+    Definition,
+    Dependency,
+    Frontier,
+    Intent,
+    LakeObject,
+    NewStreamTable,
+    NoData,
+    ObjectKind,
+    Refresh,
+    RefreshOutcome,
+    RefreshStart,
+    SourceKind,
+    Stage,
+    StreamTable,
+    new_id,
+)
+
+__all__ = [
+    "Catalog",
+    "Definition",
+    "Dependency",
+    "Frontier",
+    "Intent",
+    "LakeObject",
+    "NewStreamTable",
+    "NoData",
+    "ObjectKind",
+    "Refresh",
+    "RefreshOutcome",
+    "RefreshStart",
+    "SourceKind",
+    "Stage",
+    "StreamTable",
+    "new_id",
+]

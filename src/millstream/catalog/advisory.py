@@ -1,0 +1,90 @@
+"""Locks of a shared catalog: PostgreSQL's session advisory locks, which end with the connection that holds them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from millstream.catalog.database import postgres_arguments, translated
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL, Connection
+
+_HOLDER = sa.text(
+    "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+    "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
+    "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+    "AND l.classid::bigint = :high AND l.objid::bigint = :low"
+)
+_APPLICATION = re.compile(r"millstream (\d+)@(.*)")
+
+
+class AdvisoryLocks:
+    """The lock backend of a shared catalog. Each session has a connection of its own, kept for the next one.
+
+    A connection pooler between that hands out connections per transaction breaks session locks.
+    """
+
+    def __init__(self, url: URL, lake_id: str) -> None:
+        self._label = str(url.set(query={}))
+        self._lake_id = lake_id
+        self._engine = sa.create_engine(
+            url,
+            connect_args=postgres_arguments(url),
+            pool_pre_ping=True,
+            max_overflow=-1,
+            isolation_level="AUTOCOMMIT",  # else a waiting or working holder would be idle in a transaction
+        )
+
+    @contextmanager
+    def session(self) -> Iterator[AdvisorySession]:
+        """A connection that can take locks and gives them all back at the end."""
+        try:
+            with self._engine.connect() as connection:
+                session = AdvisorySession(connection, self._lake_id)
+                try:
+                    yield session
+                finally:
+                    session.release()
+        except SQLAlchemyError as e:
+            raise translated(e, self._label) from e
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        self._engine.dispose()
+
+
+class AdvisorySession:
+    """One holder of locks."""
+
+    def __init__(self, connection: Connection, lake_id: str) -> None:
+        self._connection = connection
+        self._lake_id = lake_id
+
+    def try_lock(self, key: str) -> bool:
+        """Take a lock if it is free."""
+        return bool(self._connection.execute(sa.select(sa.func.pg_try_advisory_lock(self._number(key)))).scalar_one())
+
+    def holder(self, key: str) -> tuple[int, str] | None:
+        """The process id and host of whoever has the lock, if that can be told."""
+        number = self._number(key)
+        halves = {"high": (number >> 32) & 0xFFFFFFFF, "low": number & 0xFFFFFFFF}
+        found = _APPLICATION.match(self._connection.execute(_HOLDER, halves).scalar() or "")
+        return (int(found[1]), found[2]) if found else None
+
+    def release(self) -> None:
+        """Give all locks back. If that fails, the connection goes, and the locks with it."""
+        try:
+            self._connection.execute(sa.select(sa.func.pg_advisory_unlock_all()))
+        except SQLAlchemyError:
+            self._connection.invalidate()
+
+    def _number(self, key: str) -> int:
+        digest = hashlib.blake2b(f"{self._lake_id}/{key}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big", signed=True)

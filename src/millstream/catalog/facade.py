@@ -1,0 +1,315 @@
+"""`Catalog`: every change of what a lake knows about itself, each in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from millstream.catalog.advisory import AdvisoryLocks
+from millstream.catalog.database import Database
+from millstream.catalog.migrator import migrate
+from millstream.catalog.models import (
+    Definition,
+    Intent,
+    LakeObject,
+    NewStreamTable,
+    NoData,
+    ObjectKind,
+    RefreshOutcome,
+    RefreshStart,
+    Stage,
+    StreamTable,
+    check_stages,
+)
+from millstream.catalog.reader import CatalogReader, find_by_id, find_named
+from millstream.catalog.schema import stream_tables
+from millstream.catalog.stores import dependencies, history, lake, tables
+from millstream.errors import Code, MillstreamError
+from millstream.results import InitiatedBy, RefreshMode, Status
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from millstream.naming import TableName
+
+REINIT_QUERY_ALTERED = "QUERY_ALTERED"
+
+
+def utc_now() -> datetime:
+    """The time of the machine."""
+    return datetime.now(UTC)
+
+
+class Catalog(CatalogReader):
+    """A lake's catalog. Reads are inherited; every write below is one transaction. Safe to share between threads."""
+
+    @classmethod
+    def open(cls, url_or_path: str | Path, clock: Callable[[], datetime] = utc_now) -> Self:
+        """Open a catalog and bring it to the newest version.
+
+        Args:
+            url_or_path: a lake's directory (the catalog is a SQLite file in it) or a `postgresql://` URL.
+            clock: gives the current time, aware.
+
+        Raises:
+            MillstreamError: `LAKE_UNWRITABLE`, `CATALOG_UNAVAILABLE`, `CATALOG_TOO_NEW`, `SETTING_INVALID`.
+        """
+        database = Database.at(url_or_path)
+        try:
+            migrate(database, clock)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database, clock)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the catalog is a file of the lake rather than a shared database."""
+        return self._database.is_embedded
+
+    def advisory_locks(self) -> AdvisoryLocks:
+        """The locks of a shared catalog; an embedded one has none (see `refresh.locks`)."""
+        if self.is_embedded:
+            raise ValueError("an embedded catalog has no advisory locks")
+        return AdvisoryLocks(self._database.url, self.lake_id())
+
+    # Stream tables
+
+    def create_stream_table(self, new: NewStreamTable) -> StreamTable:
+        """Record a stream table that was never refreshed: INITIALIZING, without a frontier.
+
+        Raises:
+            MillstreamError: `NAME_TAKEN`; `UNKNOWN_TABLE` or `CYCLE` if what it reads has changed since it was checked.
+        """
+        with self._database.write() as connection:
+            lake.bump_generation(connection)
+            if find_named(connection, new.name):
+                raise MillstreamError(
+                    Code.NAME_TAKEN, f"a stream table named {new.name} exists", hint="CREATE OR REPLACE replaces it"
+                )
+            lake.refuse_relation(connection, new.name)
+            dependencies.refuse_missing_or_cyclic(connection, new.id, new.name, new.definition.dependencies)
+            tables.insert(connection, new, self._clock())
+            return _found(find_by_id(connection, new.id))
+
+    def alter_stream_table(
+        self,
+        name: TableName,
+        *,
+        schedule: str | None = None,
+        refresh_mode: RefreshMode | None = None,
+        status: Status | None = None,
+        definition: Definition | None = None,
+        stages: tuple[Stage, ...] | None = None,
+    ) -> StreamTable:
+        """Change a stream table; None leaves a thing as it is.
+
+        A new definition raises `definition_version` and has the table, and those that read it, reinitialised. ACTIVE
+        resumes and forgives all errors.
+
+        Raises:
+            MillstreamError: `NOT_A_STREAM_TABLE`; `REFRESH_OPEN` for a new definition while a refresh has not ended;
+                `UNKNOWN_TABLE` or `CYCLE` for what the new definition reads; `STATUS_INVALID`.
+        """
+        if status not in (None, Status.ACTIVE, Status.SUSPENDED):
+            raise MillstreamError(Code.STATUS_INVALID, f"a status cannot be set to {status}")
+        if stages is not None:
+            check_stages(stages)
+        with self._database.write() as connection:
+            lake.bump_generation(connection)
+            row = tables.locked(connection, name)
+            now = self._clock()
+            values: Mapping[str, Any] = tables.user_change(schedule, refresh_mode, status, row.is_populated)
+            if definition is not None:
+                if row.open_refresh_id is not None:
+                    raise history.open_refresh(name, row.open_refresh_id)
+                dependencies.refuse_missing_or_cyclic(connection, row.id, name, definition.dependencies)
+                readers = dependencies.dependents_closure(connection, row.id)
+                tables.redefine(connection, row.id, definition, stages, now)
+                values = {**values, "definition_version": stream_tables.c.definition_version + 1}
+                for table_id in (row.id, *readers):
+                    tables.mark_reinit(connection, table_id, REINIT_QUERY_ALTERED, now)
+            tables.update(connection, row.id, values, now)
+            return _found(find_by_id(connection, row.id))
+
+    def recompile_stream_table(
+        self, table_id: str, definition: Definition, stages: tuple[Stage, ...] | None = None
+    ) -> StreamTable:
+        """Store what the same query was compiled to anew, e.g. after a column it does not use was added to a source."""
+        if stages is not None:
+            check_stages(stages)
+        with self._database.write() as connection:
+            lake.bump_generation(connection)
+            tables.redefine(connection, table_id, definition, stages, self._clock())
+            return _found(find_by_id(connection, table_id))
+
+    def drop_stream_table(self, name: TableName, *, cascade: bool = False) -> tuple[StreamTable, ...]:
+        """Forget a stream table, and with `cascade` all that read it; gives what was dropped, readers first.
+
+        Raises:
+            MillstreamError: `NOT_A_STREAM_TABLE`, `DEPENDENTS_EXIST`.
+        """
+        with self._database.write() as connection:
+            lake.bump_generation(connection)
+            row = tables.locked(connection, name)
+            readers = dependencies.dependents_closure(connection, row.id)
+            dropped = tuple(_found(find_by_id(connection, i)) for i in (*readers, row.id))
+            if readers and not cascade:
+                names = ", ".join(sorted(str(t.name) for t in dropped[:-1]))
+                raise MillstreamError(
+                    Code.DEPENDENTS_EXIST, f"{name} is read by {names}", hint="drop them first, or drop with CASCADE"
+                )
+            for table in dropped:
+                tables.delete(connection, table.id)
+            return dropped
+
+    def mark_needs_reinit(self, table_id: str, reason: str) -> None:
+        """Have the next refresh start over. A refresh under way does not clear the mark."""
+        with self._database.write() as connection:
+            tables.mark_reinit(connection, table_id, reason, self._clock())
+
+    def set_error(self, table_id: str, reason: str) -> None:
+        """Put a stream table to ERROR at once, for a reason no retry can mend."""
+        with self._database.write() as connection:
+            values = {"status": Status.ERROR, "status_reason": reason}
+            tables.update(connection, table_id, values, self._clock())
+
+    # Refreshes
+
+    def begin_refresh(self, start: RefreshStart) -> Intent:
+        """Record a refresh as RUNNING together with what it is about to commit, under a new refresh id.
+
+        Raises:
+            MillstreamError: `REFRESH_OPEN` if the last refresh has not ended, `NOT_A_STREAM_TABLE` if dropped.
+        """
+        with self._database.write() as connection:
+            refresh_id = lake.next_refresh_id(connection, start.floor)
+            return history.begin(connection, refresh_id, start, self._clock())
+
+    def complete_refresh(self, intent: Intent, outcome: RefreshOutcome) -> None:
+        """Move a stream table to what its refresh committed: frontier, stages, status, history; the intent is gone.
+
+        Raises:
+            MillstreamError: `COMMIT_CONFLICT` if another process has ended this refresh.
+        """
+        with self._database.write() as connection:
+            history.complete(connection, intent, outcome, self._clock())
+            tables.set_versions(connection, intent.table_id, outcome.stage_versions)
+
+    def fail_refresh(
+        self,
+        intent: Intent,
+        error: MillstreamError,
+        *,
+        max_consecutive_errors: int,
+        keep_intent: bool = False,
+        duration_ms: float | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Record a failure and count it; the last one allowed in a row puts the table to ERROR.
+
+        Args:
+            keep_intent: the refresh may have committed something: leave the intent for the recovery to look into.
+
+        Raises:
+            MillstreamError: `COMMIT_CONFLICT` if another process has ended this refresh.
+        """
+        with self._database.write() as connection:
+            history.fail(
+                connection,
+                intent,
+                error,
+                self._clock(),
+                max_consecutive_errors=max_consecutive_errors,
+                keep_intent=keep_intent,
+                duration_ms=duration_ms,
+                details=details or {},
+            )
+
+    def record_failure(
+        self,
+        table_id: str,
+        error: MillstreamError,
+        *,
+        initiated_by: InitiatedBy,
+        started_at: datetime,
+        max_consecutive_errors: int,
+    ) -> int:
+        """A refresh that failed before it could begin, e.g. because a source is gone; gives the refresh id."""
+        with self._database.write() as connection:
+            refresh_id = lake.next_refresh_id(connection, 0)
+            history.fail_early(
+                connection,
+                refresh_id,
+                table_id,
+                error,
+                initiated_by,
+                started_at,
+                self._clock(),
+                max_consecutive_errors=max_consecutive_errors,
+            )
+            return refresh_id
+
+    def abandon_intent(self, intent: Intent, reason: str) -> None:
+        """Close a refresh that was cut short before it committed anything: it counts as failed, not as an error."""
+        with self._database.write() as connection:
+            history.abandon(connection, intent, reason, self._clock())
+
+    def record_no_data(self, given: NoData) -> int:
+        """Record a refresh that found nothing to do, and move frontier and data timestamp; gives the refresh id.
+
+        Raises:
+            MillstreamError: `REFRESH_OPEN` if the last refresh has not ended, `NOT_A_STREAM_TABLE` if dropped.
+        """
+        with self._database.write() as connection:
+            refresh_id = lake.next_refresh_id(connection, 0)
+            history.no_data(connection, refresh_id, given, self._clock())
+            return refresh_id
+
+    def record_skip(self, table_id: str, initiated_by: InitiatedBy, reason: str) -> int:
+        """Record a refresh that was due and not done; gives the refresh id."""
+        with self._database.write() as connection:
+            refresh_id = lake.next_refresh_id(connection, 0)
+            history.skip(connection, refresh_id, table_id, initiated_by, reason, self._clock())
+            return refresh_id
+
+    def prune_history(self, before: datetime) -> int:
+        """Delete what ended before a time; gives the number of rows."""
+        with self._database.write() as connection:
+            return history.prune(connection, before)
+
+    # The lake's own tables, views and functions
+
+    def put_lake_object(self, item: LakeObject, *, replace: bool = False) -> None:
+        """Record a table, view or function.
+
+        Raises:
+            MillstreamError: `NAME_TAKEN`, with `replace` only by another kind or a stream table.
+        """
+        with self._database.write() as connection:
+            lake.bump_generation(connection)
+            lake.put(connection, item, self._clock(), replace=replace)
+
+    def drop_lake_object(self, kind: ObjectKind, name: TableName) -> bool:
+        """Forget a table, view or function; false if there was none."""
+        with self._database.write() as connection:
+            lake.bump_generation(connection)
+            return lake.drop(connection, kind, name)
+
+
+def _found(table: StreamTable | None) -> StreamTable:
+    if table is None:
+        raise MillstreamError(Code.NOT_A_STREAM_TABLE, "the stream table was dropped")
+    return table

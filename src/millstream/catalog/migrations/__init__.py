@@ -1,0 +1,8 @@
+"""The numbered steps that bring a catalog up to date: the tuple below is the only registry.
+
+A step is a module `vNNNN_what` with `upgrade(connection)`. A released step is never changed.
+"""
+
+from millstream.catalog.migrations import v0001_initial
+
+MIGRATIONS = (v0001_initial,)

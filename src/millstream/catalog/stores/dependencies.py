@@ -1,0 +1,104 @@
+"""What stream tables read: the edges of the dependency graph."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from millstream.catalog.models import Dependency, SourceKind
+from millstream.catalog.schema import dependencies, stream_tables
+from millstream.errors import Code, MillstreamError
+from millstream.naming import TableName
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+
+def replace(connection: Connection, table_id: str, items: Iterable[Dependency]) -> None:
+    """Record all that a stream table reads, in place of what it read before."""
+    connection.execute(sa.delete(dependencies).where(dependencies.c.stream_table_id == table_id))
+    rows = [
+        {
+            "stream_table_id": table_id,
+            "source_kind": d.kind,
+            "source_name": d.name,
+            "source_id": d.source_id,
+            "ordinal": i,
+            "columns_used": list(d.columns_used),
+            "fingerprint": d.fingerprint,
+        }
+        for i, d in enumerate(items)
+    ]
+    if rows:
+        connection.execute(sa.insert(dependencies), rows)
+
+
+def refuse_missing_or_cyclic(
+    connection: Connection, table_id: str, name: TableName, items: Iterable[Dependency]
+) -> None:
+    """Check new edges inside the transaction that adds them: another process may have changed the graph since."""
+    read = {d.source_id: d.name for d in items if d.kind is SourceKind.STREAM_TABLE}
+    if not read:
+        return
+    names = {row.id: str(TableName(row.schema_name, row.name)) for row in connection.execute(_names())}
+    for source_id, source_name in read.items():
+        if source_id not in names and source_id != table_id:
+            raise MillstreamError(Code.UNKNOWN_TABLE, f"the stream table {source_name} was dropped")
+    edges: dict[str, list[str]] = {table_id: list(read)}
+    for row in connection.execute(_stream_edges()):
+        if row.stream_table_id != table_id:
+            edges.setdefault(row.stream_table_id, []).append(row.source_id)
+    path = _path_back(edges, table_id)
+    if path:
+        shown = " -> ".join(str(name) if i == table_id else names.get(i, i) for i in path)
+        raise MillstreamError(Code.CYCLE, f"{name} would read itself: {shown}", hint="read the base tables instead")
+
+
+def dependents_closure(connection: Connection, table_id: str) -> list[str]:
+    """The ids of all stream tables that read a stream table, directly or not; readers before what they read."""
+    readers: dict[str, list[str]] = {}
+    for row in connection.execute(_stream_edges()):
+        readers.setdefault(row.source_id, []).append(row.stream_table_id)
+    ordered: list[str] = []
+    seen: set[str] = {table_id}
+
+    def visit(node: str) -> None:
+        for reader in sorted(readers.get(node, [])):
+            if reader not in seen:
+                seen.add(reader)
+                visit(reader)
+                ordered.append(reader)
+
+    visit(table_id)
+    return ordered
+
+
+def _names() -> sa.Select[tuple[str, str, str]]:
+    return sa.select(stream_tables.c.id, stream_tables.c.schema_name, stream_tables.c.name)
+
+
+def _stream_edges() -> sa.Select[tuple[str, str]]:
+    chosen = sa.select(dependencies.c.stream_table_id, dependencies.c.source_id)
+    return chosen.where(dependencies.c.source_kind == SourceKind.STREAM_TABLE)
+
+
+def _path_back(edges: dict[str, list[str]], start: str) -> list[str]:
+    """A shortest path of reads from `start` to itself, empty if there is none."""
+    came_from: dict[str, str] = {}
+    waiting = deque([start])
+    while waiting:
+        node = waiting.popleft()
+        for source in edges.get(node, []):
+            if source == start:
+                path = [start, node]
+                while node != start:
+                    node = came_from[node]
+                    path.append(node)
+                return path[::-1]
+            if source not in came_from:
+                came_from[source] = node
+                waiting.append(source)
+    return []

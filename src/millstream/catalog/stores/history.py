@@ -1,0 +1,312 @@
+"""Refreshes: their history, and the intent of the one that is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from millstream.catalog.models import Frontier, Intent, NoData, RefreshOutcome, RefreshStart
+from millstream.catalog.schema import intents, refresh_history, stream_tables
+from millstream.errors import Code, MillstreamError
+from millstream.naming import TableName
+from millstream.results import Action, InitiatedBy, RefreshStatus, Status
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+_FROM_SCRATCH = (Action.FULL, Action.REINITIALIZE)
+
+# Built once: for a refresh that finds nothing to do, building statements would cost more than running them.
+_suspended = stream_tables.c.status == Status.SUSPENDED
+_unmarked = stream_tables.c.reinit_mark == sa.bindparam("seen_mark")
+# What every success sets, beside its parameters. A table suspended meanwhile stays so.
+_SUCCEED = (
+    sa.update(stream_tables)
+    .where(stream_tables.c.id == sa.bindparam("of_id"))
+    .values(
+        consecutive_errors=0,
+        status=sa.case((_suspended, stream_tables.c.status), else_=sa.literal(Status.ACTIVE.value)),
+        status_reason=sa.case((_suspended, stream_tables.c.status_reason), else_=sa.null()),
+    )
+)
+_SUCCEED_FROM_SCRATCH = _SUCCEED.values(
+    needs_reinit=sa.case((_unmarked, sa.false()), else_=stream_tables.c.needs_reinit),
+    reinit_reason=sa.case((_unmarked, sa.null()), else_=stream_tables.c.reinit_reason),
+)
+_SUCCEED_IDLE = _SUCCEED.where(~sa.exists().where(intents.c.stream_table_id == stream_tables.c.id))
+_INSERT = sa.insert(refresh_history)
+
+
+def begin(connection: Connection, refresh_id: int, start: RefreshStart, now: datetime) -> Intent:
+    """Record a running refresh and what it is about to commit."""
+    intent = Intent(
+        table_id=start.table_id,
+        refresh_id=refresh_id,
+        action=start.action,
+        data_timestamp=start.data_timestamp,
+        old_frontier=dict(start.old_frontier),
+        new_frontier=dict(start.new_frontier),
+        base_frontier=dict(start.base_frontier),
+        plan=dict(start.plan),
+        reinit_mark=_mark_of_idle_table(connection, start.table_id),
+        created_at=now,
+    )
+    row = _row(refresh_id, start.table_id, start.action, RefreshStatus.RUNNING, start.initiated_by, now)
+    row |= {
+        "data_timestamp": start.data_timestamp,
+        "reason": start.reason,
+        "freshness_deadline": start.freshness_deadline,
+    }
+    connection.execute(_INSERT, row)
+    connection.execute(
+        sa.insert(intents).values(
+            stream_table_id=intent.table_id,
+            refresh_id=refresh_id,
+            action=intent.action,
+            data_timestamp=intent.data_timestamp,
+            old_frontier=intent.old_frontier,
+            new_frontier=intent.new_frontier,
+            base_frontier=intent.base_frontier,
+            plan=intent.plan,
+            reinit_mark=intent.reinit_mark,
+            created_at=now,
+        )
+    )
+    return intent
+
+
+def complete(connection: Connection, intent: Intent, outcome: RefreshOutcome, now: datetime) -> None:
+    """Move a stream table to what its refresh committed. Its stages are the caller's."""
+    action = outcome.action or intent.action
+    values = _moved(intent.table_id, intent.data_timestamp, intent.new_frontier, intent.base_frontier, now)
+    values["is_populated"] = True
+    if action in _FROM_SCRATCH:
+        connection.execute(_SUCCEED_FROM_SCRATCH, values | {"seen_mark": intent.reinit_mark})
+    else:
+        connection.execute(_SUCCEED, values)
+    close_intent(connection, intent)
+    finished = {
+        "action": action,
+        "status": RefreshStatus.COMPLETED,
+        "rows_inserted": outcome.rows_inserted,
+        "rows_updated": outcome.rows_updated,
+        "rows_deleted": outcome.rows_deleted,
+        "details": dict(outcome.details),
+        "error_code": None,
+        "error_message": None,
+    }
+    if outcome.reason is not None:
+        finished["reason"] = outcome.reason
+    _finish(connection, intent, finished, now, outcome.duration_ms)
+
+
+def fail(
+    connection: Connection,
+    intent: Intent,
+    error: MillstreamError,
+    now: datetime,
+    *,
+    max_consecutive_errors: int,
+    keep_intent: bool,
+    duration_ms: float | None,
+    details: Mapping[str, Any],
+) -> None:
+    """Record that a refresh failed."""
+    _count_error(connection, intent.table_id, error, now, max_consecutive_errors)
+    if keep_intent:
+        check_intent(connection, intent)
+    else:
+        close_intent(connection, intent)
+    values = {
+        "status": RefreshStatus.FAILED,
+        "error_code": error.code,
+        "error_message": error.message,
+        "details": dict(details),
+    }
+    _finish(connection, intent, values, now, duration_ms)
+
+
+def fail_early(
+    connection: Connection,
+    refresh_id: int,
+    table_id: str,
+    error: MillstreamError,
+    initiated_by: InitiatedBy,
+    started_at: datetime,
+    now: datetime,
+    *,
+    max_consecutive_errors: int,
+) -> None:
+    """Record a refresh that failed before there was anything to intend."""
+    _count_error(connection, table_id, error, now, max_consecutive_errors)
+    row = _row(refresh_id, table_id, None, RefreshStatus.FAILED, initiated_by, started_at)
+    row |= {
+        "end_time": now,
+        "duration_ms": _milliseconds(started_at, now),
+        "error_code": error.code,
+        "error_message": error.message,
+    }
+    connection.execute(_INSERT, row)
+
+
+def no_data(connection: Connection, refresh_id: int, given: NoData, now: datetime) -> None:
+    """A refresh that found nothing to do: one history row, and the table's timestamps and frontier."""
+    values = _moved(given.table_id, given.data_timestamp, given.frontier, given.base_frontier, now)
+    if connection.execute(_SUCCEED_IDLE, values).rowcount != 1:
+        _mark_of_idle_table(connection, given.table_id)  # says which of the two it was
+    row = _row(
+        refresh_id, given.table_id, Action.NO_DATA, RefreshStatus.COMPLETED, given.initiated_by, given.started_at
+    )
+    row |= {
+        "data_timestamp": given.data_timestamp,
+        "end_time": now,
+        "duration_ms": _milliseconds(given.started_at, now),
+        "reason": given.reason,
+        "freshness_deadline": given.freshness_deadline,
+        "details": dict(given.details),
+    }
+    connection.execute(_INSERT, row)
+
+
+def skip(
+    connection: Connection, refresh_id: int, table_id: str, initiated_by: InitiatedBy, reason: str, now: datetime
+) -> None:
+    """A refresh that was due and not done."""
+    row = _row(refresh_id, table_id, Action.SKIP, RefreshStatus.SKIPPED, initiated_by, now)
+    row |= {"end_time": now, "duration_ms": 0.0, "reason": reason}
+    connection.execute(_INSERT, row)
+
+
+def close_intent(connection: Connection, intent: Intent) -> None:
+    """Delete an intent. Whoever lost its lock meanwhile finds that another process has recovered it: and stops here."""
+    if connection.execute(sa.delete(intents).where(_is(intent))).rowcount != 1:
+        raise _no_longer_open(intent)
+
+
+def check_intent(connection: Connection, intent: Intent) -> None:
+    """Raise if another process has closed an intent."""
+    if connection.execute(sa.select(intents.c.refresh_id).where(_is(intent))).first() is None:
+        raise _no_longer_open(intent)
+
+
+def abandon(connection: Connection, intent: Intent, reason: str, now: datetime) -> None:
+    """Close the intent of a refresh that committed nothing; a row still RUNNING becomes FAILED."""
+    # A drop takes the table's row, then its intent: so does this, lest the two wait for each other.
+    connection.execute(sa.select(stream_tables.c.id).where(stream_tables.c.id == intent.table_id).with_for_update())
+    close_intent(connection, intent)
+    running = (refresh_history.c.refresh_id == intent.refresh_id) & (refresh_history.c.status == RefreshStatus.RUNNING)
+    values = {
+        "status": RefreshStatus.FAILED,
+        "error_code": Code.REFRESH_FAILED,
+        "error_message": reason,
+        "end_time": now,
+        "duration_ms": _milliseconds(intent.created_at, now),
+    }
+    connection.execute(sa.update(refresh_history).where(running).values(values))
+
+
+def prune(connection: Connection, before: datetime) -> int:
+    """Delete the rows of refreshes that ended before a time."""
+    return connection.execute(sa.delete(refresh_history).where(refresh_history.c.end_time < before)).rowcount
+
+
+def _count_error(
+    connection: Connection, table_id: str, error: MillstreamError, now: datetime, max_consecutive_errors: int
+) -> None:
+    """One more error in a row; with the last one allowed the table goes to ERROR, unless it is suspended."""
+    errors = stream_tables.c.consecutive_errors + 1
+    too_many = (errors >= max_consecutive_errors) & (stream_tables.c.status != Status.SUSPENDED)
+    reason = f"{error.code}: {error.message}"
+    values = {
+        "consecutive_errors": errors,
+        "status": sa.case((too_many, sa.literal(Status.ERROR.value)), else_=stream_tables.c.status),
+        "status_reason": sa.case((too_many, sa.literal(reason)), else_=stream_tables.c.status_reason),
+        "updated_at": now,
+    }
+    connection.execute(sa.update(stream_tables).where(stream_tables.c.id == table_id).values(values))
+
+
+def _is(intent: Intent) -> sa.ColumnElement[bool]:
+    return (intents.c.stream_table_id == intent.table_id) & (intents.c.refresh_id == intent.refresh_id)
+
+
+def _no_longer_open(intent: Intent) -> MillstreamError:
+    return MillstreamError(
+        Code.COMMIT_CONFLICT,
+        f"refresh {intent.refresh_id} is no longer open: another process recovered it, or the table was dropped",
+        hint="refresh again",
+    )
+
+
+def _mark_of_idle_table(connection: Connection, table_id: str) -> int:
+    """How often a table was marked for reinitialisation; raises if it is gone or has an open refresh."""
+    chosen = (
+        sa.select(stream_tables.c.reinit_mark, stream_tables.c.schema_name, stream_tables.c.name, intents.c.refresh_id)
+        .outerjoin_from(stream_tables, intents)
+        .where(stream_tables.c.id == table_id)
+        .with_for_update(of=stream_tables)
+    )
+    row = connection.execute(chosen).first()
+    if row is None:
+        raise MillstreamError(Code.NOT_A_STREAM_TABLE, f"there is no stream table with the id {table_id}")
+    if row.refresh_id is not None:
+        raise open_refresh(TableName(row.schema_name, row.name), row.refresh_id)
+    return int(row.reinit_mark)
+
+
+def open_refresh(name: TableName, refresh_id: int) -> MillstreamError:
+    """The error for a table whose last refresh has not ended."""
+    return MillstreamError(
+        Code.REFRESH_OPEN, f"refresh {refresh_id} of {name} has not ended", hint="refresh the table: that recovers it"
+    )
+
+
+def _moved(
+    table_id: str, data_timestamp: datetime, frontier: Frontier, base_frontier: Frontier, now: datetime
+) -> dict[str, Any]:
+    """The parameters of `_SUCCEED`."""
+    return {
+        "of_id": table_id,
+        "data_timestamp": data_timestamp,
+        "frontier": dict(frontier),
+        "base_frontier": dict(base_frontier),
+        "last_refresh_at": now,
+        "updated_at": now,
+    }
+
+
+def _finish(
+    connection: Connection, intent: Intent, values: dict[str, Any], now: datetime, duration_ms: float | None
+) -> None:
+    took = _milliseconds(intent.created_at, now) if duration_ms is None else duration_ms
+    change = sa.update(refresh_history).where(refresh_history.c.refresh_id == intent.refresh_id)
+    connection.execute(change.values(**values, end_time=now, duration_ms=took))
+
+
+def _row(
+    refresh_id: int,
+    table_id: str,
+    action: Action | None,
+    status: RefreshStatus,
+    initiated_by: InitiatedBy,
+    start_time: datetime,
+) -> dict[str, Any]:
+    return {
+        "refresh_id": refresh_id,
+        "stream_table_id": table_id,
+        "action": action,
+        "status": status,
+        "initiated_by": initiated_by,
+        "start_time": start_time,
+        "rows_inserted": 0,
+        "rows_updated": 0,
+        "rows_deleted": 0,
+        "details": {},
+    }
+
+
+def _milliseconds(start: datetime, end: datetime) -> float:
+    return (end - start).total_seconds() * 1000

@@ -1,0 +1,24 @@
+"""`bench`: measure it."""
+
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millstream.cli.session import Session, verb
+
+
+@verb
+def bench(
+    session: Session,
+    quick: Annotated[bool, typer.Option("--quick", help="Small tables only, a few minutes.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the raw results and the plot to this directory.")] = None,
+) -> None:
+    """Measure FULL against DIFFERENTIAL refreshes.
+
+    Example:
+
+      millstream bench --quick --out results
+    """
+    importlib.import_module("millstream.bench").run(session.output, quick=quick, out=out, progress=session.progress)

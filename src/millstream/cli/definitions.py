@@ -1,0 +1,135 @@
+"""`create`, `alter`, `drop`: which stream tables there are."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from millstream.cli.facade import Facade, Graph
+from millstream.cli.queries import FileOption, read_query
+from millstream.cli.session import Session, verb
+from millstream.errors import Code, MillstreamError
+from millstream.naming import TableName
+
+NameArgument = Annotated[str, typer.Argument(help="The stream table: name or schema.name.")]
+QueryArgument = Annotated[str | None, typer.Argument(help="The query; or use --file.")]
+DialectOption = Annotated[str | None, typer.Option(help="The query's SQL dialect: spark or postgres.")]
+
+
+@verb
+def create(
+    session: Session,
+    name: NameArgument,
+    query: QueryArgument = None,
+    file: FileOption = None,
+    schedule: Annotated[str, typer.Option(help="A duration (30s, 1h30m), a cron expression or CALCULATED.")] = "1m",
+    refresh_mode: Annotated[
+        str, typer.Option("--refresh-mode", "--mode", help="AUTO, DIFFERENTIAL, DIFFERENTIAL STRICT or FULL.")
+    ] = "AUTO",
+    no_data: Annotated[bool, typer.Option("--no-data", help="Leave it empty until its first refresh.")] = False,
+    dialect: DialectOption = None,
+) -> None:
+    """Create a stream table from a query, and fill it.
+
+    Example:
+
+      millstream create per_city "SELECT city, COUNT(*) AS n FROM t GROUP BY city"
+      millstream create totals --file totals.sql --schedule 30s --mode DIFFERENTIAL
+    """
+    text = read_query(query, file)
+    with session.connect() as ms:
+        with session.progress.working(f"creating {name}"):
+            ms.create_stream_table(
+                name, text, schedule=schedule, refresh_mode=refresh_mode, initialize=not no_data, dialect=dialect
+            )
+            explanation = ms.explain(name)
+        _say(session, ms, name, "created", reasons=explanation.reasons)
+
+
+@verb
+def alter(
+    session: Session,
+    name: NameArgument,
+    schedule: Annotated[str | None, typer.Option(help="The new schedule.")] = None,
+    refresh_mode: Annotated[str | None, typer.Option("--refresh-mode", "--mode", help="The new refresh mode.")] = None,
+    status: Annotated[str | None, typer.Option(help="ACTIVE or SUSPENDED.")] = None,
+    query: Annotated[str | None, typer.Option(help="The new query; or use --file.")] = None,
+    file: FileOption = None,
+) -> None:
+    """Change a stream table's schedule, refresh mode, status or query.
+
+    Example:
+
+      millstream alter customer_totals --status SUSPENDED
+      millstream alter customer_totals --schedule "*/5 * * * *" --file totals.sql
+    """
+    text = read_query(query, file) if query is not None or file is not None else None
+    if text is schedule is refresh_mode is status is None:
+        raise typer.BadParameter("nothing to change: give --schedule, --refresh-mode, --status, --query or --file")
+    with session.connect() as ms:
+        with session.progress.working(f"altering {name}"):
+            ms.alter_stream_table(name, query=text, schedule=schedule, refresh_mode=refresh_mode, status=status)
+        _say(session, ms, name, "altered")
+
+
+@verb
+def drop(
+    session: Session,
+    name: NameArgument,
+    cascade: Annotated[bool, typer.Option("--cascade", help="Drop the stream tables that read it, too.")] = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="Do nothing if there is no such stream table.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Drop a stream table.
+
+    On a terminal, --cascade asks first.
+
+    Example:
+
+      millstream drop customer_totals
+      millstream drop customer_totals --cascade --yes
+    """
+    with session.connect() as ms:
+        dropped = [str(TableName.parse(name))]
+        if cascade:
+            dropped += _readers(ms.dag(), dropped[0])
+            if not yes and sys.stdin.isatty():
+                _confirm(f"Drop {', '.join(dropped)}?")
+        try:
+            with session.progress.working(f"dropping {name}"):
+                ms.drop_stream_table(name, cascade=cascade)
+        except MillstreamError as e:
+            if not (if_exists and e.code is Code.NOT_A_STREAM_TABLE):
+                raise
+            dropped = []
+    sentence = f"dropped {', '.join(dropped)}" if dropped else f"there is no stream table {name}"
+    session.output.done(sentence, {"dropped": dropped})
+
+
+def _say(session: Session, ms: Facade, name: str, what: str, reasons: tuple[str, ...] = ()) -> None:
+    """Tell what the stream table is now."""
+    canonical = str(TableName.parse(name))
+    record = next(s for s in ms.status() if s.name == canonical)
+    sentence = f"{what} {record.name}: {record.status}, refresh mode {record.refresh_mode}, schedule {record.schedule}"
+    fields = {f: getattr(record, f) for f in ("name", "status", "refresh_mode", "schedule", "is_populated")}
+    session.output.done(sentence, {what: {**fields, "reasons": reasons}})
+    for reason in reasons:
+        session.output.note(f"note: {reason}")
+
+
+def _confirm(question: str) -> None:
+    """Ask on stderr: `typer.confirm` would leave a blank on stdout, which is for results."""
+    typer.echo(f"{question} [y/N]: ", err=True, nl=False)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise typer.Abort
+
+
+def _readers(graph: Graph, name: str) -> list[str]:
+    """The stream tables that read it, directly or not, in the order of the graph."""
+    reached = {name}
+    for node in graph.nodes:
+        if any(source in reached and reader == node for source, reader in graph.edges):
+            reached.add(node)
+    return [n for n in graph.nodes if n in reached and n != name]

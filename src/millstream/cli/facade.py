@@ -1,0 +1,100 @@
+"""What the commands call of the service facade, as a contract; and the one place that opens a lake."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from millstream.results import (
+        Explanation,
+        RefreshRecord,
+        RefreshResult,
+        RefreshStats,
+        StreamTableStatus,
+        VerifyResult,
+    )
+
+ProgressHook = Callable[[str], None]
+
+
+class Frame(Protocol):
+    """The little of a Spark DataFrame that printing needs."""
+
+    @property
+    def columns(self) -> list[str]: ...
+
+    def take(self, num: int) -> list[Any]: ...
+
+    def collect(self) -> list[Any]: ...
+
+
+class Graph(Protocol):
+    """The dependency graph: names, what is read before what reads it, and pairs (what is read, what reads it)."""
+
+    @property
+    def nodes(self) -> Sequence[str]: ...
+
+    @property
+    def edges(self) -> Sequence[tuple[str, str]]: ...
+
+    @property
+    def stream_tables(self) -> Collection[str]: ...
+
+    def mermaid(self) -> str: ...
+
+    def dot(self) -> str: ...
+
+
+class Facade(Protocol):
+    """An open lake, as `millstream.connect` gives it."""
+
+    def sql(self, text: str) -> Frame: ...
+
+    def create_stream_table(
+        self,
+        name: str,
+        query: str,
+        schedule: str = "1m",
+        refresh_mode: str = "AUTO",
+        initialize: bool = True,
+        dialect: str | None = None,
+    ) -> object: ...
+
+    def alter_stream_table(
+        self,
+        name: str,
+        *,
+        query: str | None = None,
+        schedule: str | None = None,
+        refresh_mode: str | None = None,
+        status: str | None = None,
+    ) -> object: ...
+
+    def drop_stream_table(self, name: str, *, cascade: bool = False) -> object: ...
+
+    def refresh_stream_table(self, name: str, *, mode: str | None = None) -> RefreshResult: ...
+
+    def status(self) -> Sequence[StreamTableStatus]: ...
+
+    def refresh_stats(self) -> Sequence[RefreshStats]: ...
+
+    def refresh_history(self, name: str | None = None, limit: int = 20) -> Sequence[RefreshRecord]: ...
+
+    def explain(self, name: str) -> Explanation: ...
+
+    def validate(self, query: str, dialect: str | None = None) -> Explanation: ...
+
+    def verify(self, name: str) -> VerifyResult: ...
+
+    def dag(self) -> Graph: ...
+
+
+def connect(lake: Path, config: Path | None, progress: ProgressHook) -> AbstractContextManager[Facade]:
+    """Open a lake. The service, and with it pyspark, is imported only now: `--help` must not wait for it."""
+    opened = importlib.import_module("millstream").connect(lake, config=config, progress=progress)
+    return cast("AbstractContextManager[Facade]", opened)

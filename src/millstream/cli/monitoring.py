@@ -1,0 +1,103 @@
+"""`status`, `stats`, `history`: how stream tables are doing."""
+
+from typing import Annotated
+
+import typer
+
+from millstream.cli import formats
+from millstream.cli.output import Column
+from millstream.cli.session import Session, verb
+from millstream.errors import Code, MillstreamError
+from millstream.naming import TableName
+
+OneNameArgument = Annotated[str | None, typer.Argument(help="Only this stream table.")]
+
+_STATUS = (
+    Column("table", "name"),
+    Column("status", "status"),
+    Column("mode", "refresh_mode"),
+    Column("schedule", "schedule"),
+    Column("populated", "is_populated"),
+    Column("data of", "data_timestamp", formats.moment),
+    Column("stale for", "staleness", formats.duration, number=True),
+    Column("errors", "consecutive_errors", number=True),
+)
+_STATS = (
+    Column("table", "name"),
+    Column("schema", "schema"),
+    Column("status", "status"),
+    Column("refreshes", "total_refreshes", number=True),
+    Column("failed", "failed_refreshes", number=True),
+    Column("ins", "total_rows_inserted", number=True),
+    Column("upd", "total_rows_updated", number=True),
+    Column("del", "total_rows_deleted", number=True),
+    Column("average", "avg_duration_ms", formats.milliseconds, number=True),
+    Column("last", "last_refresh_action"),
+    Column("at", "last_refresh_at", formats.moment),
+    Column("stale", "stale"),
+)
+_HISTORY = (
+    Column("id", "refresh_id", str, number=True),
+    Column("table", "name"),
+    Column("started", "start_time", formats.moment),
+    Column("by", "initiated_by"),
+    Column("action", "action"),
+    Column("status", "status"),
+    Column("ins", "rows_inserted", number=True),
+    Column("upd", "rows_updated", number=True),
+    Column("del", "rows_deleted", number=True),
+    Column("time", "duration_ms", formats.milliseconds, number=True),
+    Column("reason", "reason", prose=True),
+    Column("error", "error_message", prose=True),
+)
+
+
+@verb
+def status(session: Session, name: OneNameArgument = None) -> None:
+    """Show the stream tables and how old their data is.
+
+    Example:
+
+      millstream status
+      millstream status customer_totals --json
+    """
+    with session.connect() as ms, session.progress.working("reading the catalog"):
+        records = list(ms.status())
+    if name is not None:
+        wanted = str(TableName.parse(name))
+        records = [r for r in records if r.name == wanted]
+        if not records:
+            raise MillstreamError(
+                Code.NOT_A_STREAM_TABLE, f"there is no stream table {wanted}", hint="`millstream status` lists them"
+            )
+    session.output.records(records, _STATUS, empty="There are no stream tables.")
+
+
+@verb
+def stats(session: Session) -> None:
+    """Show totals over all refreshes of each stream table.
+
+    Example:
+
+      millstream stats
+    """
+    with session.connect() as ms, session.progress.working("reading the catalog"):
+        records = ms.refresh_stats()
+    session.output.records(records, _STATS, empty="There are no stream tables.")
+
+
+@verb
+def history(
+    session: Session,
+    name: OneNameArgument = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, the latest first.")] = 20,
+) -> None:
+    """Show past refreshes, the latest first.
+
+    Example:
+
+      millstream history customer_totals --limit 5
+    """
+    with session.connect() as ms, session.progress.working("reading the catalog"):
+        records = ms.refresh_history(name, limit=limit)
+    session.output.records(records, _HISTORY, empty="There are no refreshes.")

@@ -1,0 +1,41 @@
+"""What is being done right now, on a terminal only: a spinner on stderr with the phase and the time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Progress:
+    """The hook that the service calls with each phase; visible while the program is inside `working`."""
+
+    def __init__(self, *, enabled: bool | None = None) -> None:
+        self.enabled = sys.stderr.isatty() if enabled is None else enabled
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __call__(self, phase: str) -> None:
+        """Show the phase that begins."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=phase)
+
+    @contextmanager
+    def working(self, phase: str) -> Iterator[None]:
+        """Show the spinner until the block ends; nothing may be printed meanwhile."""
+        if not self.enabled or self._bar is not None:
+            self(phase)
+            yield
+            return
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            self._bar, self._task = bar, bar.add_task(phase, total=None)
+            try:
+                yield
+            finally:
+                self._bar = self._task = None

@@ -1,0 +1,101 @@
+"""`refresh`: bring stream tables up to date."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from millstream.cli import formats
+from millstream.cli.facade import Facade
+from millstream.cli.output import Column
+from millstream.cli.session import Session, verb
+from millstream.errors import MillstreamError
+from millstream.results import Status
+
+NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="The stream tables.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All stream tables that are not suspended.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one table; the fields of `RefreshResult`, or the error."""
+
+    name: str
+    action: str | None = None
+    rows_inserted: int | None = None
+    rows_updated: int | None = None
+    rows_deleted: int | None = None
+    duration_ms: float | None = None
+    reason: str | None = None
+    frontier: object = None
+    error: object = None
+
+
+_COLUMNS = (
+    Column("table", "name"),
+    Column("action", "action"),
+    Column("inserted", "rows_inserted", number=True),
+    Column("updated", "rows_updated", number=True),
+    Column("deleted", "rows_deleted", number=True),
+    Column("time", "duration_ms", formats.milliseconds, number=True),
+    Column("reason", "reason", prose=True),
+)
+
+
+@verb
+def refresh(
+    session: Session,
+    names: NamesArgument = None,
+    all_tables: AllOption = False,
+    full: Annotated[bool, typer.Option("--full", help="Recompute the named tables whole.")] = False,
+) -> None:
+    """Refresh stream tables, after what they read.
+
+    One that fails does not keep the others from being refreshed; the exit code is then 1.
+
+    Example:
+
+      millstream refresh customer_totals
+      millstream refresh --all --json
+    """
+    with session.connect() as ms:
+        wanted = chosen(ms, names, all_tables)
+        outcomes = [_refresh(session, ms, name, "FULL" if full else None, alone=len(wanted) == 1) for name in wanted]
+    session.output.records(outcomes, _COLUMNS, empty="There are no stream tables to refresh.")
+    if any(o.error for o in outcomes):
+        raise typer.Exit(1)
+
+
+def chosen(ms: Facade, names: Sequence[str] | None, all_tables: bool) -> list[str]:
+    """The tables a command is about; all of them in the order in which they read each other.
+
+    Raises:
+        typer.BadParameter: names were given together with --all, or neither.
+    """
+    if bool(names) == all_tables:
+        raise typer.BadParameter("give the names of stream tables, or --all")
+    if names:
+        return list(names)
+    active = {s.name for s in ms.status() if s.status is not Status.SUSPENDED}
+    return [name for name in ms.dag().nodes if name in active]
+
+
+def _refresh(session: Session, ms: Facade, name: str, mode: str | None, *, alone: bool) -> Outcome:
+    try:
+        with session.progress.working(f"refreshing {name}"):
+            result = ms.refresh_stream_table(name, mode=mode)
+    except MillstreamError as e:
+        if alone:
+            raise
+        return Outcome(name, "FAILED", reason=f"[{e.code}] {e.message}", error=e.as_dict())
+    return Outcome(
+        name,
+        str(result.action),
+        result.rows_inserted,
+        result.rows_updated,
+        result.rows_deleted,
+        result.duration_ms,
+        result.reason,
+        result.frontier,
+    )

@@ -1,0 +1,118 @@
+"""One call of the command line: the options that every command has, and the lake it opens."""
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from millstream.cli.facade import Facade, connect
+from millstream.cli.output import ConsoleOutput, JsonOutput, Output
+from millstream.cli.progress import Progress
+
+DEFAULT_LAKE = Path("lake")
+COMMON_PANEL = "Options of every command"
+
+LakeOption = Annotated[
+    Path | None, typer.Option(help="The lake's directory; ./lake if not given.", rich_help_panel=COMMON_PANEL)
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option(help="A millstream.toml with settings.", rich_help_panel=COMMON_PANEL)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=COMMON_PANEL)]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Tell on stderr what is being done.", rich_help_panel=COMMON_PANEL)
+]
+TracebackOption = Annotated[
+    bool, typer.Option("--traceback", help="Show where in the code an error arose.", rich_help_panel=COMMON_PANEL)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The shared options; a path that was not given is None."""
+
+    lake: Path | None = None
+    config: Path | None = None
+    json: bool = False
+    verbose: bool = False
+    traceback: bool = False
+
+    def refined(self, later: "Options") -> "Options":
+        """These options, with those given behind the verb on top."""
+        return Options(
+            later.lake or self.lake,
+            later.config or self.config,
+            later.json or self.json,
+            later.verbose or self.verbose,
+            later.traceback or self.traceback,
+        )
+
+    def output(self) -> Output:
+        """Where results and errors go."""
+        return JsonOutput() if self.json else ConsoleOutput()
+
+
+@dataclass(slots=True)
+class Invocation:
+    """The options known so far; the rim asks it how to report an error."""
+
+    options: Options = field(default_factory=Options)
+
+    def refine(self, **options: Any) -> Options:
+        """Take further options in, and give all of them."""
+        self.options = self.options.refined(Options(**options))
+        return self.options
+
+
+class Session:
+    """What a command works with: the lake, and where to say what."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.output = options.output()
+        self.progress = Progress()
+
+    @contextmanager
+    def connect(self) -> Iterator[Facade]:
+        """Open the lake for the time of the block."""
+        with self.progress.working("opening the lake"):
+            lake = connect(self.options.lake or DEFAULT_LAKE, self.options.config, self.progress)
+        with lake as ms:
+            yield ms
+
+
+def verb(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function: instead of its first parameter, a `Session`, it takes the shared options."""
+    shared = inspect.signature(_shared_options).parameters
+    own = list(inspect.signature(function).parameters.values())[1:]
+
+    @functools.wraps(function)
+    def command(**arguments: Any) -> None:
+        context: typer.Context = arguments.pop("context")
+        invocation = context.ensure_object(Invocation)
+        options = invocation.refine(**{name: arguments.pop(name) for name in shared if name != "context"})
+        if options.verbose:
+            logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+        function(Session(options), **arguments)
+
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in [*own, *shared.values()]]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def _shared_options(
+    context: typer.Context,
+    lake: LakeOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Never called: its parameters are the options behind each verb."""

@@ -1,0 +1,1 @@
+"""Delta rules: from a query's operators to the operators that compute its change."""

@@ -1,0 +1,128 @@
+"""Which accumulators an aggregate call needs, decided by function and type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from millstream import naming
+from millstream.diff.aggregate.accumulator import Accumulator
+from millstream.diff.aggregate.algebraic import CountOf, SumOf
+from millstream.diff.aggregate.extremum import Extremum
+from millstream.diff.aggregate.rescan import Rescan
+from millstream.ops import Column, Item
+from millstream.ops.expressions import ZERO, cast, col, compare, when
+
+# a product of a DECIMAL(p, s) and a weight of ten digits keeps all digits up to here
+MAX_EXACT_PRECISION = 27
+_SMALL_INTEGRAL = {"tinyint", "smallint", "int"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """An aggregate call: its result as an expression over stored columns, and how it is maintained."""
+
+    column: Column
+    value: exp.Expression
+    strategy: str
+
+
+def accumulate(calls: Sequence[Item], types: dict[str, str]) -> tuple[tuple[Accumulator, ...], tuple[Call, ...]]:
+    """The accumulators of all calls, shared where calls agree, and the calls expressed over them.
+
+    Args:
+        calls: the Aggregate's calls over columns of its input.
+        types: the input's column types.
+    """
+    chooser = _Chooser(types)
+    results = tuple(chooser.call(item) for item in calls)
+    return tuple(chooser.accumulators), results
+
+
+class _Chooser:
+    def __init__(self, types: dict[str, str]) -> None:
+        self.types = types
+        # the number of rows of a group, which tells when it dies, and what COUNT(*) is
+        self.accumulators: list[Accumulator] = [CountOf(naming.GROUP_ROWS, None, None)]
+
+    def call(self, item: Item) -> Call:
+        call, condition = item.expression, None
+        if isinstance(call, exp.Filter):
+            call, condition = call.this, call.expression.this
+        argument = call.this if isinstance(call.this, exp.Column) else None
+        argument_type = self.types[argument.name] if argument is not None else ""
+        if isinstance(call, exp.Count) and not call.expressions and not isinstance(call.this, exp.Distinct):
+            # COUNT(*) and COUNT(1) count all rows, COUNT(x) those where x is not NULL
+            return Call(item.column, col(self._count(argument, condition)), "algebraic")
+        if isinstance(call, exp.Sum) and (kept := _sum_types(argument_type)):
+            return Call(item.column, self._sum(item, argument, condition, kept), "algebraic")
+        if isinstance(call, exp.Avg) and (kept := _sum_types(argument_type)):
+            return Call(item.column, self._average(item, argument, condition, argument_type, kept), "algebraic")
+        if isinstance(call, exp.Min | exp.Max) and argument is not None and argument_type not in {"float", "double"}:
+            name = self._extremum(argument, condition, argument_type, isinstance(call, exp.Max))
+            return Call(item.column, col(name), "extremum with its multiplicity")
+        name = self._add(Rescan(self._name("value"), None, None, item.column.type, item.expression))
+        return Call(item.column, col(name), "touched groups read again")
+
+    def _sum(
+        self, item: Item, argument: exp.Expression | None, condition: exp.Expression | None, kept: tuple[str, str]
+    ) -> exp.Expression:
+        count = self._count(argument, condition)
+        name = self._add(SumOf(self._name("sum"), argument, condition, *kept))
+        return when(compare(exp.GT, col(count), ZERO), cast(col(name), item.column.type))
+
+    def _average(
+        self,
+        item: Item,
+        argument: exp.Expression | None,
+        condition: exp.Expression | None,
+        argument_type: str,
+        kept: tuple[str, str],
+    ) -> exp.Expression:
+        """The quotient, with the operand types of Spark's own AVG, so that it rounds alike."""
+        count = self._count(argument, condition)
+        name = self._add(SumOf(self._name("sum"), argument, condition, *kept))
+        if argument_type.startswith("decimal"):
+            quotient = exp.Div(this=col(name), expression=cast(col(count), "decimal(20,0)"))
+        else:
+            quotient = exp.Div(this=cast(col(name), "double"), expression=cast(col(count), "double"))
+        return when(compare(exp.GT, col(count), ZERO), cast(quotient, item.column.type))
+
+    def _extremum(
+        self, argument: exp.Expression, condition: exp.Expression | None, type_: str, greatest: bool
+    ) -> str:
+        count = self._count(argument, condition)
+        kind = "max" if greatest else "min"
+        return self._add(Extremum(self._name(kind), argument, condition, type_, greatest, count))
+
+    def _count(self, argument: exp.Expression | None, condition: exp.Expression | None) -> str:
+        return self._add(CountOf(self._name("count"), argument, condition))
+
+    def _add(self, wanted: Accumulator) -> str:
+        for known in self.accumulators:
+            if type(known) is type(wanted) and _but_for_name(known) == _but_for_name(wanted):
+                return known.name
+        self.accumulators.append(wanted)
+        return wanted.name
+
+    def _name(self, what: str) -> str:
+        return f"__ms_{what}_{len(self.accumulators) + 1}"
+
+
+def _but_for_name(accumulator: Accumulator) -> dict[str, object]:
+    return {k: v for k, v in vars(accumulator).items() if k != "name"}
+
+
+def _sum_types(argument: str) -> tuple[str, str] | None:
+    """The type a sum is kept in, and the type of the argument in a product with a weight; None if not exact."""
+    if argument in _SMALL_INTEGRAL:
+        return "bigint", "bigint"
+    if argument == "bigint":
+        return "decimal(38,0)", "decimal(19,0)"
+    if argument.startswith("decimal("):
+        precision, scale = (int(p) for p in argument[len("decimal(") : -1].split(","))
+        if precision <= MAX_EXACT_PRECISION:
+            return f"decimal({precision + 10},{scale})", argument
+    return None

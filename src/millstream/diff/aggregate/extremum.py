@@ -1,0 +1,144 @@
+"""MIN and MAX: by comparison, with the extremum's multiplicity stored so that few groups are read again.
+
+Semantics: the least or greatest argument of the group's rows.
+Delta rule: let `e` be the stored extremum and `m` a number of rows known to hold it. An inserted value beyond `e` replaces it;
+    rows equal to `e` change `m`; while `m` stays positive the extremum stands. Otherwise the group is read again.
+    All values removed from a group lie on this side of `e`, so that the farthest removed value tells whether `e`
+    itself was removed.
+State kept: `e` and `m`. A load sets `m` to 1, a lower bound that costs no second pass; recomputing a group counts it exactly.
+Cost: proportional to the changed rows, plus one read of the input restricted to the groups that lost their extremum.
+NULL and duplicate behaviour: NULLs do not count; a group whose values are all gone has a NULL extremum and is not read again.
+Falls back when: never; recomputing a group is differential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from millstream.diff.aggregate.accumulator import OLD, Accumulator
+from millstream.ops import Column, Item
+from millstream.ops.expressions import ONE, ZERO, add, all_of, cast, coalesce, col, compare, is_not_null, is_null, total, weight, when
+
+
+@dataclass(frozen=True)
+class Extremum(Accumulator):
+    """The least (`greatest` false) or greatest argument, and how many rows are known to hold it."""
+
+    type: str
+    greatest: bool
+    count: str
+    """The column that counts the rows with an argument: when it reaches zero there is no extremum."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (Column(self.name, self.type), Column(self._multiplicity, "bigint"))
+
+    @property
+    def _multiplicity(self) -> str:
+        return f"{self.name}__ms_m"
+
+    @property
+    def _net(self) -> str:
+        """A delta row's value's net weight within the group."""
+        return f"{self.name}__ms_net"
+
+    def _of_change(self, what: str) -> str:
+        return f"{self.name}__ms_{what}"
+
+    def compute(self) -> tuple[Item, ...]:
+        assert self.argument is not None
+        best = self._best(self.where_it_applies(self.argument))
+        held = when(is_null(best), cast(ZERO, "bigint"), cast(ONE, "bigint"))
+        return (Item(best, self.columns[0]), Item(held, self.columns[1]))
+
+    def prepare_compute(self, keys: Sequence[exp.Expression]) -> tuple[Item, ...]:
+        assert self.argument is not None
+        best = exp.Window(this=self._best(self.where_it_applies(self.argument)), partition_by=_partition(keys))
+        return (Item(best, Column(self._of_change("best"), self.type)),)
+
+    def recompute(self) -> tuple[Item, ...]:
+        assert self.argument is not None
+        holds = compare(exp.EQ, self.where_it_applies(self.argument), col(self._of_change("best")))
+        held = coalesce(total(when(holds, cast(ONE, "bigint"))), ZERO)
+        return (
+            Item(self._best(self.where_it_applies(self.argument)), self.columns[0]),
+            Item(cast(held, "bigint"), self.columns[1]),
+        )
+
+    def prepare(self, keys: Sequence[exp.Expression]) -> tuple[Item, ...]:
+        assert self.argument is not None
+        value = self.where_it_applies(self.argument)
+        net = exp.Window(this=total(weight()), partition_by=[*_partition(keys), value])
+        return (Item(cast(net, "bigint"), Column(self._net, "bigint")),)
+
+    def gather(self) -> tuple[Item, ...]:
+        items: list[Item] = []
+        for what, sign in (("in", exp.GT), ("out", exp.LT)):
+            assert self.argument is not None
+            counts = all_of([c for c in (self.applies(), compare(sign, col(self._net), ZERO)) if c is not None])
+            value = when(counts, self.argument)
+            net = when(counts, col(self._net))
+            by = exp.ArgMax if self.greatest else exp.ArgMin
+            items += [
+                Item(self._best(value), Column(self._of_change(what), self.type)),
+                Item(cast(by(this=net, expression=value), "bigint"), Column(self._of_change(what + "_n"), "bigint")),
+            ]
+        return tuple(items)
+
+    def merge(self) -> dict[str, exp.Expression]:
+        old, incoming = col(self.name + OLD), col(self._of_change("in"))
+        wins = self._incoming_wins()
+        none_left = compare(exp.EQ, col(self.count), ZERO)
+        null = cast(exp.null(), self.type)
+        value = exp.Case(
+            ifs=[
+                exp.If(this=none_left.copy(), true=null),
+                exp.If(this=wins.copy(), true=incoming.copy()),
+                exp.If(this=compare(exp.GT, self._held(), ZERO), true=old.copy()),
+            ]
+        )
+        held = exp.Case(
+            ifs=[
+                exp.If(this=none_left.copy(), true=cast(ZERO, "bigint")),
+                exp.If(this=wins.copy(), true=col(self._of_change("in_n"))),
+            ],
+            default=self._held(),
+        )
+        return {self.name: value, self._multiplicity: held}
+
+    def must_recompute(self) -> exp.Expression | None:
+        return all_of(
+            [
+                compare(exp.GT, col(self.count), ZERO),
+                exp.Not(this=exp.paren(coalesce(self._incoming_wins(), exp.false()), copy=False)),
+                compare(exp.LTE, self._held(), ZERO),
+            ]
+        )
+
+    def _incoming_wins(self) -> exp.Expression:
+        """There was no extremum before, or a value beyond it came in."""
+        old, incoming = col(self.name + OLD), col(self._of_change("in"))
+        beyond = compare(exp.GT if self.greatest else exp.LT, incoming, old)
+        return all_of([is_not_null(incoming), exp.or_(is_null(old), beyond, wrap=True)])
+
+    def _held(self) -> exp.Expression:
+        """How many rows hold the old extremum now."""
+        old = col(self.name + OLD)
+        moved = exp.Case(
+            ifs=[
+                exp.If(this=compare(exp.EQ, col(self._of_change(what)), old), true=col(self._of_change(what + "_n")))
+                for what in ("in", "out")
+            ],
+            default=ZERO.copy(),
+        )
+        return add(coalesce(col(self._multiplicity + OLD), ZERO), moved)
+
+    def _best(self, value: exp.Expression) -> exp.Expression:
+        return exp.Max(this=value) if self.greatest else exp.Min(this=value)
+
+
+def _partition(keys: Sequence[exp.Expression]) -> list[exp.Expression]:
+    return [k.copy() for k in keys]

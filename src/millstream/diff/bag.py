@@ -1,0 +1,85 @@
+"""The stage of a query without a key: stored as plain rows, changed by appending and by removing at a place.
+
+Semantics: a bag; a row that occurs three times is stored three times.
+Delta rule: `net = consolidate(delta(x))`; rows with positive weight are appended, for a negative weight that many equal stored
+    rows are removed, whichever they are.
+State kept: the rows themselves, nothing else; so that loading is a plain write and reading a plain read.
+Cost: the delta, and where rows go away one probe of the stored rows.
+NULL and duplicate behaviour: NULLs are equal to each other here; the multiplicity is exact.
+Falls back when: never.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from millstream.diff.aggregate.accumulator import OLD
+from millstream.diff.base import Difference
+from millstream.diff.plan import MORE, NET, PLACE, REMOVED, Kind, Layout, Step
+from millstream.diff.zset import consolidate, renamed
+from millstream.ops import Column, Filter, InnerJoin, Item, OuterJoin, Project, Relation, Table, walk
+from millstream.ops.expressions import ZERO, add_columns, cast, col, compare, keep, same, weight
+from millstream.ops.relations import WEIGHT_COLUMN
+
+RANK = Column("__ms_rank", "bigint")  # the number of a stored row among its equals ...
+GOING = Column("__ms_going", "bigint")  # ... of which the first few go: minus the net weight
+
+
+@dataclass(frozen=True)
+class BagStage:
+    """Maintains a relation as a bag; `body` has the stored columns."""
+
+    body: Relation
+
+    @property
+    def layout(self) -> Layout:
+        """The stored table."""
+        names = tuple(c.name for c in self.body.columns)
+        return Layout(Kind.BAG, self.body.columns, (), names)
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether inserts into the inputs can only add rows."""
+        return not any(isinstance(node, OuterJoin) for node in walk(self.body))
+
+    def load(self) -> Relation:
+        """The contents, from the inputs at the new frontier."""
+        return Difference(frozenset()).new(self.body)
+
+    def steps(self, changed: frozenset[str]) -> tuple[Step, ...]:
+        """The steps of a refresh in which these inputs changed."""
+        change = Difference(changed).delta(self.body)
+        if change is None:
+            return ()
+        net = consolidate(change)
+        marked = Project(net, add_columns(net, [Item(cast(compare(exp.LT, weight(), ZERO), "boolean"), MORE)]))
+        return Step(NET, marked), Step(REMOVED, self._removed(), only_if=NET)
+
+    def additions(self, changed: frozenset[str]) -> Relation:
+        """The delta itself, for a refresh that can only add rows."""
+        change = Difference(changed).delta(self.body)
+        assert change is not None, "no input changed"
+        return change
+
+    def _removed(self) -> Relation:
+        """The places of as many equal stored rows as the net weight takes away."""
+        names = [c.name for c in self.body.columns]
+        going = Filter(Table(NET, (*self.body.columns, WEIGHT_COLUMN, MORE)), col(MORE.name))
+        stored = renamed(self.layout.state, OLD)
+        joined = InnerJoin((going, stored), tuple(same(col(n), col(n + OLD)) for n in names), small_first=True)
+        order = exp.Order(expressions=[exp.Ordered(this=col(c.name + OLD)) for c in PLACE])
+        rank = exp.Window(this=exp.RowNumber(), partition_by=[col(n) for n in names], order=order)
+        ranked = Project(
+            joined,
+            (
+                *keep(self.body.columns),
+                *(Item(col(c.name + OLD), c) for c in PLACE),
+                Item(weight(), GOING),
+                Item(cast(rank, "bigint"), RANK),
+            ),
+        )
+        chosen = Filter(ranked, compare(exp.LTE, col(RANK.name), exp.Neg(this=col(GOING.name))))
+        return Project(chosen, keep((*self.body.columns, *PLACE)))
+

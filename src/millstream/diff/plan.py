@@ -1,0 +1,83 @@
+"""A stage of a stream table: what its table stores, and the steps that keep it up to date.
+
+A stream table is computed in one or more stages, each with a stored table: hidden ones for aggregations below other
+operators, and the one the user sees. A stage's steps are relations over named tables:
+
+- `new_<input>` and `delta_<input>`: an input at the new frontier, and its changes since the last one;
+- `state`: the stage's own stored rows, each with the file and row it lies at;
+- the name of an earlier step.
+
+The steps `CHANGES` and `RECOMPUTED` give stored rows to replace: new values, old values (`OLD` behind the name), the
+old row's place. The step `NET` gives the net change of a bag, `REMOVED` the places of rows to take away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from millstream import naming
+from millstream.ops import Column, Relation, Table
+from millstream.ops.relations import WEIGHT_COLUMN
+
+STATE = "state"
+CHANGES = "changes"
+RECOMPUTED = "recomputed"
+NET = "net"
+REMOVED = "removed"
+
+PLACE = (Column(naming.FILE, "string"), Column(naming.ROW, "bigint"))
+STORE = Column("__ms_store", "string")  # what happens to the stored row: insert, update, delete
+SHOWN = Column("__ms_shown", "string")  # what the user sees of it: insert, update, delete, none
+MORE = Column("__ms_more", "boolean")  # the row needs the step that follows
+
+
+class Kind(StrEnum):
+    """How stored rows are told apart."""
+
+    KEYED = "keyed"
+    BAG = "bag"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A named query. With `only_if` it runs only when that step has a row with `MORE` set."""
+
+    name: str
+    relation: Relation
+    only_if: str | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The stored table of a stage."""
+
+    kind: Kind
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    outputs: tuple[str, ...]
+    """The stored column of each output column, in the query's order."""
+    hides_rows: bool = False
+    """Whether rows with `naming.VISIBLE` false are stored but not part of the result."""
+
+    @property
+    def state(self) -> Table:
+        """The stored rows with their places."""
+        return Table(STATE, (*self.columns, *PLACE))
+
+
+__all__ = [
+    "CHANGES",
+    "MORE",
+    "NET",
+    "PLACE",
+    "RECOMPUTED",
+    "REMOVED",
+    "SHOWN",
+    "STATE",
+    "STORE",
+    "WEIGHT_COLUMN",
+    "Kind",
+    "Layout",
+    "Step",
+]

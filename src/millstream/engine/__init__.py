@@ -1,0 +1,1 @@
+"""Spark and Delta: sessions, tables, running plans."""

@@ -1,0 +1,118 @@
+"""Spark as the judge of queries: names, types, determinism, and whether our printed SQL means what the user wrote.
+
+Analysing a query starts no job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import SparkSession
+from sqlglot import exp
+
+from millstream.errors import Code, MillstreamError, Position
+from millstream.ops import Column
+from millstream.ops.render import to_sql
+from millstream.sql.parse import parse_query
+
+_CODES = {
+    "TABLE_OR_VIEW_NOT_FOUND": Code.UNKNOWN_TABLE,
+    "UNRESOLVED_COLUMN": Code.UNKNOWN_COLUMN,
+    "PARSE_SYNTAX_ERROR": Code.SYNTAX_ERROR,
+    "PARSE_EMPTY_STATEMENT": Code.SYNTAX_ERROR,
+}
+
+
+class SparkAnalyzer:
+    """Answers the front end's questions by asking Spark."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def describe(self, query: exp.Query) -> tuple[Column, ...]:
+        """The names and types of a query's columns."""
+        return self.describe_text(to_sql(query))
+
+    def describe_text(self, text: str) -> tuple[Column, ...]:
+        """The names and types of a query's columns.
+
+        Raises:
+            MillstreamError: what is wrong with the query, and where.
+        """
+        try:
+            schema = self._spark.sql(text).schema
+        except (AnalysisException, ParseException) as e:
+            raise explained(e, text) from e
+        return tuple(Column(f.name, f.dataType.simpleString()) for f in schema.fields)
+
+    def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expression]) -> bool:
+        """Whether the expressions are deterministic functions of one row of the query.
+
+        A join condition allows nothing else: neither aggregates, windows nor generators, nor a non-deterministic call.
+        """
+        condition = exp.or_(*(exp.Is(this=exp.paren(e.copy()), expression=exp.Null()) for e in expressions))
+        other = exp.select("1 AS __ms_one").subquery("b")
+        probe = exp.select("1").from_(query.subquery("a")).join(exp.Join(this=other, on=condition))
+        try:
+            self._spark.sql(to_sql(probe)).schema  # noqa: B018 - being analysed is the point
+        except AnalysisException:
+            return False
+        return True
+
+    def prints_faithfully(self, text: str, columns: int) -> bool:
+        """Whether the parsed and printed query is, to Spark, the query the user wrote.
+
+        The parser alters a few meanings silently, e.g. of adjacent string literals; Spark's optimised plans of both texts
+        then differ. (The analysed plans also differ where the two only use other names for one function.)
+        """
+        printed = to_sql(parse_query(text))
+        return self._optimised(text, columns) == self._optimised(printed, columns)
+
+    def _optimised(self, text: str, columns: int) -> str:
+        # column names that Spark makes up from an expression's text are not part of the meaning
+        names = ", ".join(f"c{i}" for i in range(columns))
+        try:
+            plan = str(self._spark.sql(f"EXPLAIN EXTENDED SELECT * FROM ({text}\n) AS q({names})").collect()[0][0])
+        except PySparkException as e:
+            return f"refused: {e}"
+        return _numbered(plan.split("== Optimized Logical Plan ==")[1].split("== Physical Plan ==")[0])
+
+
+def _numbered(plan: str) -> str:
+    """A plan with the numbers Spark gives to expressions replaced by their order."""
+    numbers: dict[str, str] = {}
+    return re.sub(r"#\d+L?", lambda match: numbers.setdefault(match.group(0), f"#{len(numbers)}"), plan)
+
+
+def explained(error: PySparkException, text: str) -> MillstreamError:
+    """A refusal of Spark's as a coded error with its place in the text."""
+    condition = (error.getCondition() or "").split(".")[0]
+    message = str(error).strip().split("\n")[0]
+    message = re.sub(r"^\[[A-Z_.]+\] ", "", message)
+    message = message.split("; line ")[0].split(" SQLSTATE:")[0]
+    return MillstreamError(
+        _CODES.get(condition, Code.QUERY_INVALID),
+        message,
+        position=_position(error, text),
+        sql=text,
+        hint=_hint(condition),
+    )
+
+
+def _hint(condition: str) -> str | None:
+    if condition == "TABLE_OR_VIEW_NOT_FOUND":
+        return "create it first, or check the spelling"
+    return None
+
+
+def _position(error: PySparkException, text: str) -> Position | None:
+    if found := re.search(r"line (\d+)[,)]? pos(?:ition)? (\d+)", str(error)):
+        return Position(int(found.group(1)), int(found.group(2)) + 1)
+    for context in error.getQueryContext() or ():
+        start = context.startIndex()
+        if start >= 0:
+            line = text.count("\n", 0, start) + 1
+            return Position(line, start - (text.rfind("\n", 0, start) + 1) + 1, context.stopIndex() - start + 1)
+    return None

@@ -1,0 +1,154 @@
+"""What the storage layer hands out and takes: frozen records, no behaviour that touches a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from millstream.naming import RESERVED_PREFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+CHANGE = RESERVED_PREFIX + "change"
+"""Optional column of a change set's rows: how the change feed shall label each row."""
+
+DELETE, PREIMAGE, INSERT, POSTIMAGE = "delete", "update_preimage", "insert", "update_postimage"
+
+Rows: TypeAlias = pa.Table | DataFrame
+"""Rows on the driver, or a plan Spark has yet to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """Who commits, and which of its commits this is. Numbers of one application only grow."""
+
+    app_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A table at one version, as its log describes it.
+
+    `num_rows` counts live rows and is `None` where a file carries no statistics.
+    """
+
+    version: int
+    table_id: str
+    schema: tuple[tuple[str, str, bool], ...]
+    partition_columns: tuple[str, ...]
+    num_files: int
+    num_rows: int | None
+    size_bytes: int
+    reader_features: frozenset[str]
+    writer_features: frozenset[str]
+    configuration: Mapping[str, str]
+    spark_schema: StructType = field(compare=False, repr=False)
+
+    @property
+    def has_change_feed(self) -> bool:
+        """Whether commits record their changes from this version on."""
+        return self.configuration.get("delta.enableChangeDataFeed", "false").lower() == "true"
+
+
+class RangeKind(StrEnum):
+    """What happened to a table in a range of versions."""
+
+    NOTHING = "NOTHING"
+    """No row changed (OPTIMIZE, properties, an unused column added)."""
+    APPEND_ONLY = "APPEND_ONLY"
+    MUTATING = "MUTATING"
+    REPLACED = "REPLACED"
+    """A commit removed every earlier file (overwrite, RESTORE, TRUNCATE); the change feed still has the difference."""
+    RECREATED = "RECREATED"
+    """It is another table now; nothing connects the two versions."""
+    SCHEMA_CHANGED = "SCHEMA_CHANGED"
+    """A column that is read changed its type, its name, or went away."""
+    LOST = "LOST"
+    """Commits or change files are gone, or no changes were recorded."""
+
+    @property
+    def has_delta(self) -> bool:
+        """Whether `DeltaStore.changes` can give the difference."""
+        return self in (RangeKind.NOTHING, RangeKind.APPEND_ONLY, RangeKind.MUTATING, RangeKind.REPLACED)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSummary:
+    """A range `(after, upto]` judged from the log alone.
+
+    Args:
+        changed_rows: rows inserted, deleted or updated; an update counts once.
+        feed_rows: rows the change feed holds, an update as two.
+        exact: whether the log said so, or file sizes were taken as a measure.
+        direct_safe: whether the direct reader gives the right delta for this range.
+        reason: why this kind, or why the direct reader declines; for the refresh history.
+    """
+
+    kind: RangeKind
+    changed_rows: int = 0
+    feed_rows: int = 0
+    exact: bool = True
+    direct_safe: bool = False
+    reason: str = ""
+
+
+class Changes:
+    """The difference between two versions as a Z-set: the table's columns and `naming.WEIGHT`.
+
+    Args:
+        schema: the Spark schema of `frame`, the weight last.
+        arrow: the rows, where they were read on the driver; equal rows are then summed already, as far as Arrow can
+            compare their types.
+        make_frame: builds the DataFrame when it is first asked for.
+    """
+
+    def __init__(self, schema: StructType, arrow: pa.Table | None, make_frame: Callable[[], DataFrame]) -> None:
+        self.schema = schema
+        self.arrow = arrow
+        self._make_frame = make_frame
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """The Z-set as a DataFrame."""
+        return self._make_frame()
+
+    @property
+    def is_known_empty(self) -> bool:
+        """True where no Spark job is needed to see that nothing changed."""
+        return self.arrow is not None and self.arrow.num_rows == 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """What one commit does to a table we own.
+
+    Args:
+        removed: the old rows: the table's columns, `naming.FILE` and `naming.ROW` (as `read_located` gave them), and
+            optionally `CHANGE` (`delete`, the default, or `update_preimage`).
+        added: the new rows: the table's columns and optionally `CHANGE` (`insert` or `update_postimage`).
+        expected_version: the version `removed` was looked up in.
+        key_columns: columns no two rows of the table agree in, NULLs included; empty for a bag of rows.
+    """
+
+    removed: Rows | None
+    added: Rows | None
+    expected_version: int
+    key_columns: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit that is in the log. `repeated` is set where an earlier call had made it already."""
+
+    version: int
+    rows_written: int = 0
+    rows_removed: int = 0
+    repeated: bool = False

@@ -1,0 +1,312 @@
+"""`DeltaStore`: the one door to Delta tables, with two ways behind it that give equal results.
+
+The direct way reads the log, small changes and file lists itself and commits small changes by itself; the Spark way
+uses Delta's own reader and writer. Each call chooses by what the table is and how large the data are.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.types import LongType, StructField, StructType
+
+from millstream import naming
+from millstream.engine.storage import spark_apply, spark_way
+from millstream.engine.storage.change_feed import read_changes
+from millstream.engine.storage.commit import already_done, changes_nothing, conflict, writing
+from millstream.engine.storage.create import create_directly, properties_of
+from millstream.engine.storage.data_file import UnreadableFileError
+from millstream.engine.storage.deletion_vector import UnreadableVectorError
+from millstream.engine.storage.direct_commit import commit_rows
+from millstream.engine.storage.features import marks_rows, reading_obstacle, writing_obstacle
+from millstream.engine.storage.location import local_root, normalised
+from millstream.engine.storage.log_files import LogFiles, LogGoneError, PosixLogFiles
+from millstream.engine.storage.model import (
+    Changes,
+    ChangeSet,
+    Commit,
+    RangeKind,
+    RangeSummary,
+    Rows,
+    Snapshot,
+    Txn,
+)
+from millstream.engine.storage.ranges import classify
+from millstream.engine.storage.scan import scan, scan_obstacle
+from millstream.engine.storage.schema import (
+    UnsupportedTypeError,
+    arrow_schema,
+    columns_of,
+    narrowed,
+    spark_schema,
+)
+from millstream.engine.storage.spark_log import SparkLogFiles
+from millstream.engine.storage.table_log import TableLog, TableState
+from millstream.errors import Code, MillstreamError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millstream.settings import Settings
+
+
+class DeltaStore:
+    """Reads and writes Delta tables by path.
+
+    Args:
+        spark: the session reads are planned in.
+        settings: `direct_way` and `direct_max_rows` decide between the two ways.
+    """
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._logs: dict[str, TableLog] = {}
+        self._writers: dict[str, threading.RLock] = {}
+
+    # What is there
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a Delta table."""
+        return self._log(path).exists()
+
+    def version(self, path: str) -> int:
+        """The newest version; raises `SOURCE_MISSING` when the table is gone."""
+        return self._log(path).version()
+
+    def snapshot(self, path: str, version: int | None = None) -> Snapshot:
+        """The table as its log describes it at `version`, by default the newest."""
+        state = self._state(path, version)
+        schema = spark_schema(state.metadata.schema_string)
+        live = [f.num_live for f in state.files.values()]
+        return Snapshot(
+            version=state.version,
+            table_id=state.metadata.table_id,
+            schema=columns_of(schema),
+            partition_columns=state.metadata.partition_columns,
+            num_files=len(live),
+            num_rows=None if None in live else sum(n for n in live if n is not None),
+            size_bytes=sum(f.size for f in state.files.values()),
+            reader_features=state.protocol.reader_features,
+            writer_features=state.protocol.writer_features,
+            configuration=state.metadata.configuration,
+            spark_schema=schema,
+        )
+
+    def classify(
+        self,
+        path: str,
+        after: int,
+        upto: int,
+        columns: Sequence[str] | None = None,
+        table_id: str | None = None,
+    ) -> RangeSummary:
+        """What happened in `(after, upto]`, from the log alone; see `ranges.classify` for the arguments."""
+        return classify(self._log(path), after, upto, columns, table_id)
+
+    def transaction_version(self, path: str, app_id: str) -> int | None:
+        """The number of the application's last commit, `None` before the first."""
+        return self._state(path, None).transactions.get(app_id)
+
+    def committed(self, path: str, txn: Txn) -> tuple[int, dict[str, object]] | None:
+        """The version and the metadata of a commit, if it was made and the log still holds it."""
+        if (self.transaction_version(path, txn.app_id) or -1) < txn.version:
+            return None
+        made = self._log(path).commit_of(txn.app_id, txn.version)
+        if made is None:
+            return None
+        return made.version, json.loads(str(made.info.get("userMetadata") or "{}"))
+
+    # Reading
+
+    def read(self, path: str, version: int, columns: Sequence[str] | None = None) -> DataFrame:
+        """The contents at `version`."""
+        return self._read(path, version, columns, located=False)
+
+    def read_located(self, path: str, version: int, columns: Sequence[str] | None = None) -> DataFrame:
+        """The contents at `version`, each row with `naming.FILE` and `naming.ROW`, for a `ChangeSet`."""
+        return self._read(path, version, columns, located=True)
+
+    def changes(self, path: str, after: int, upto: int, columns: Sequence[str] | None = None) -> Changes:
+        """The difference between two versions as a Z-set with `naming.WEIGHT`.
+
+        Raises:
+            MillstreamError: `FRONTIER_LOST` where the range has no delta.
+        """
+        summary = self.classify(path, after, upto, columns)
+        if not summary.kind.has_delta:
+            raise MillstreamError(Code.FRONTIER_LOST, f"{path} has no changes from {after} to {upto}: {summary.reason}")
+        fields = narrowed(spark_schema(self._state(path, upto).metadata.schema_string), columns).fields
+        schema = StructType([StructField(f.name, f.dataType, nullable=True) for f in fields])
+        weighted = StructType([*schema.fields, StructField(naming.WEIGHT, LongType(), nullable=False)])
+        if summary.kind is RangeKind.NOTHING:
+            return self._arrow_changes(arrow_schema(weighted).empty_table(), weighted)
+        root = self._direct_root(path)
+        if root is not None and summary.direct_safe and summary.feed_rows <= self._settings.direct_max_rows:
+            try:
+                rows = read_changes(root, self._log(path), after, upto, arrow_schema(schema))
+                return self._arrow_changes(rows, weighted)
+            except (UnreadableFileError, UnreadableVectorError):
+                pass  # Delta's reader knows more formats, or gives the better error
+        spark, names = self._spark, schema.names
+        return Changes(weighted, None, lambda: spark_way.changes(spark, normalised(path), after, upto, names))
+
+    def _arrow_changes(self, rows: pa.Table, schema: StructType) -> Changes:
+        return Changes(schema, rows, lambda: self._spark.createDataFrame(rows, schema=schema))
+
+    def _read(self, path: str, version: int, columns: Sequence[str] | None, *, located: bool) -> DataFrame:
+        state = self._state(path, version)
+        root = self._direct_root(path)
+        if root is not None and not reading_obstacle(state) and not scan_obstacle(root, state):
+            try:
+                return scan(self._spark, root, state, columns, located=located)
+            except UnreadableVectorError:
+                pass  # a vector stored as Delta may, but we do not
+        partitions = len(state.metadata.partition_columns)
+        return spark_way.read(self._spark, normalised(path), version, columns, partitions, located=located)
+
+    # Writing
+
+    def create(
+        self,
+        path: str,
+        schema: StructType,
+        *,
+        stats_columns: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create an empty table of ours.
+
+        Args:
+            stats_columns: columns to keep bounds of per file: keys, as far as they are integers, strings or dates.
+        """
+        wanted = properties_of(schema, stats_columns, properties or {})
+        root = self._direct_root(path)
+        try:
+            arrow_schema(schema)
+        except UnsupportedTypeError:
+            root = None
+        with writing(path):
+            if root is None:
+                if self.exists(path):
+                    raise _taken(path)
+                spark_way.create(self._spark, normalised(path), schema, wanted)
+            elif not create_directly(root, schema, wanted):
+                raise _taken(path)
+
+    def replace(self, path: str, frame: DataFrame, txn: Txn, metadata: Mapping[str, object]) -> Commit:
+        """Replace the contents by those of `frame`, in one commit; readers never see an empty table."""
+        with self._writer(path):
+            return self._write(path, frame, "overwrite", txn, metadata)
+
+    def append(self, path: str, rows: Rows, txn: Txn, metadata: Mapping[str, object]) -> Commit:
+        """Add rows."""
+        with self._writer(path):
+            log, state = self._log(path), self._state(path, None)
+            if done := already_done(log, state, txn):
+                return done
+            root = self._direct_root(path)
+            if root is not None and isinstance(rows, pa.Table) and not writing_obstacle(state):
+                with writing(path):
+                    return commit_rows(log, root, state, None, rows, txn, metadata)
+            return self._write(path, rows, "append", txn, metadata)
+
+    def apply(self, path: str, change: ChangeSet, txn: Txn, metadata: Mapping[str, object]) -> Commit | None:
+        """Remove and add rows in one commit; `None` if there is nothing to do.
+
+        Raises:
+            MillstreamError: `COMMIT_CONFLICT` if the table moved on since `change.expected_version`.
+        """
+        with self._writer(path):
+            log, state = self._log(path), self._state(path, None)
+            if done := already_done(log, state, txn):
+                return done
+            self._check_unmoved(log, state, change.expected_version)
+            if _is_nothing(change.removed) and _is_nothing(change.added):
+                return None
+            root = self._direct_root(path)
+            on_driver = _on_driver(change.removed) and _on_driver(change.added)
+            if root is not None and on_driver and not writing_obstacle(state) and marks_rows(state):
+                with writing(path):
+                    return commit_rows(log, root, state, change.removed, change.added, txn, metadata)
+            contents = self.read_located(path, state.version)
+            schema = spark_schema(state.metadata.schema_string)
+            spark_apply.apply(self._spark, normalised(path), schema, contents, change, txn, metadata)
+            return self._committed(path, txn)
+
+    def enable_change_data_feed(self, path: str) -> int:
+        """Switch the change data feed on; returns the version from which changes are recorded."""
+        state = self._state(path, None)
+        if not state.metadata.has_change_feed:
+            name = spark_way.table(normalised(path))
+            self._spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+        return self.version(path)
+
+    # Inside
+
+    def _write(self, path: str, rows: Rows, mode: str, txn: Txn, metadata: Mapping[str, object]) -> Commit:
+        log, state = self._log(path), self._state(path, None)
+        if done := already_done(log, state, txn):
+            return done
+        schema = spark_schema(state.metadata.schema_string)
+        spark_way.write(self._spark, normalised(path), rows, schema, mode, txn, metadata)
+        return self._committed(path, txn)
+
+    def _committed(self, path: str, txn: Txn) -> Commit:
+        """The commit Spark just made."""
+        made = self._log(path).commit_of(txn.app_id, txn.version)
+        if made is None:
+            raise MillstreamError(Code.REFRESH_FAILED, f"Spark made no commit {txn.version} on {path}")
+        inserted = made.count("numTargetRowsInserted", "numTargetRowsUpdated")
+        deleted = made.count("numTargetRowsDeleted", "numTargetRowsUpdated")
+        written = inserted if inserted is not None else made.count("numOutputRows")
+        return Commit(made.version, written or 0, deleted or 0)
+
+    def _check_unmoved(self, log: TableLog, state: TableState, expected: int) -> None:
+        if expected > state.version:
+            raise MillstreamError(Code.COMMIT_CONFLICT, f"{log.path} is at version {state.version}, before {expected}")
+        for other in log.commits(expected, state.version):
+            if not changes_nothing(other):
+                raise conflict(log.path, other)
+
+    def _state(self, path: str, version: int | None) -> TableState:
+        try:
+            return self._log(path).state(version)
+        except LogGoneError as e:
+            raise MillstreamError(Code.FRONTIER_LOST, str(e)) from e
+
+    def _log(self, path: str) -> TableLog:
+        key = normalised(path)
+        with self._lock:
+            log = self._logs.get(key)
+            if log is None:
+                root = self._direct_root(path)
+                files: LogFiles = PosixLogFiles(root) if root is not None else SparkLogFiles(self._spark, key)
+                log = self._logs[key] = TableLog(key, files)
+            return log
+
+    def _direct_root(self, path: str) -> Path | None:
+        return local_root(path) if self._settings.direct_way == "auto" else None
+
+    def _writer(self, path: str) -> threading.RLock:
+        """One writer of a table at a time in this process; across processes the commit itself decides."""
+        with self._lock:
+            return self._writers.setdefault(normalised(path), threading.RLock())
+
+
+def _on_driver(rows: Rows | None) -> bool:
+    return rows is None or isinstance(rows, pa.Table)
+
+
+def _is_nothing(rows: Rows | None) -> bool:
+    return rows is None or (isinstance(rows, pa.Table) and rows.num_rows == 0)
+
+
+def _taken(path: str) -> MillstreamError:
+    return MillstreamError(Code.NAME_TAKEN, f"there is a Delta table at {path} already")

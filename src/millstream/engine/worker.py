@@ -1,0 +1,82 @@
+"""One thread's way to Spark: a session of its own, the Delta tables seen from it, and a count of what it cost."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+
+from millstream.engine.analyzer import SparkAnalyzer
+from millstream.engine.session import apply_semantics, new_worker_session, read_semantics
+from millstream.engine.storage import DeltaStore
+from millstream.naming import quote
+from millstream.settings import Settings
+
+
+@dataclass
+class Worker:
+    """A session whose temporary views and settings belong to one refresh at a time."""
+
+    spark: SparkSession
+    store: DeltaStore
+    analyzer: SparkAnalyzer
+    _semantics: Mapping[str, str] = field(default_factory=dict)
+
+    def use(self, semantics: Mapping[str, str]) -> None:
+        """Set what a query's meaning depends on, if it is not set so already."""
+        if semantics and dict(semantics) != dict(self._semantics):
+            apply_semantics(self.spark, semantics)
+            self._semantics = dict(semantics)
+
+    def bind(self, name: str, frame: DataFrame) -> None:
+        """Make a frame readable under a name in the session's queries."""
+        frame.createOrReplaceTempView(quote(name))
+
+    @contextmanager
+    def counting_jobs(self) -> Iterator[JobCount]:
+        """Count the Spark jobs started inside the block; unknown on Spark Connect."""
+        count = JobCount()
+        if not hasattr(self.spark, "sparkContext"):
+            yield count
+            return
+        context = self.spark.sparkContext
+        group = f"millstream-{uuid.uuid4()}"
+        context.setJobGroup(group, "a refresh of millstream")
+        try:
+            yield count
+        finally:
+            count.jobs = len(context.statusTracker().getJobIdsForGroup(group))
+            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+@dataclass
+class JobCount:
+    """The number of Spark jobs, known at the end of the block; None where Spark does not tell."""
+
+    jobs: int | None = None
+
+
+class Workers:
+    """A worker per thread, made when it is first asked for."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._local = threading.local()
+
+    def here(self) -> Worker:
+        """The worker of the calling thread."""
+        worker: Worker | None = getattr(self._local, "worker", None)
+        if worker is None:
+            session = new_worker_session(self._spark)
+            worker = Worker(session, DeltaStore(session, self._settings), SparkAnalyzer(session))
+            self._local.worker = worker
+        return worker
+
+    def semantics(self) -> dict[str, str]:
+        """What a query created now will always mean: the settings of the user's session."""
+        return read_semantics(self._spark)

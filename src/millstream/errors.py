@@ -1,0 +1,144 @@
+"""Every error a user can meet: a stable code, what happened, and the way out.
+
+Callers match on `error.code`, never on the English text. The error page of the docs is generated from `Code`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """The stable names of all errors; `explanation` is the one-line text of the error page."""
+
+    explanation: str
+
+    def __new__(cls, value: str, explanation: str) -> Code:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.explanation = explanation
+        return member
+
+    # The machine and the session
+    JAVA_MISSING = ("JAVA_MISSING", "No Java runtime of version 17 or newer was found.")
+    JARS_UNRESOLVED = ("JARS_UNRESOLVED", "Delta's jars could not be found or downloaded.")
+    SESSION_FAILED = ("SESSION_FAILED", "Spark could not be started or reached.")
+    SESSION_WITHOUT_DELTA = ("SESSION_WITHOUT_DELTA", "The Spark session is not configured for Delta tables.")
+    SETTING_INVALID = ("SETTING_INVALID", "A setting is unknown or has a value outside its range.")
+    LAKE_UNWRITABLE = ("LAKE_UNWRITABLE", "The lake's directory cannot be written.")
+    DEPENDENCY_MISSING = ("DEPENDENCY_MISSING", "An optional Python package is not installed.")
+
+    # SQL
+    SYNTAX_ERROR = ("SYNTAX_ERROR", "The statement or the query could not be parsed.")
+    UNKNOWN_TABLE = ("UNKNOWN_TABLE", "A table, view or stream table of that name does not exist.")
+    UNKNOWN_COLUMN = ("UNKNOWN_COLUMN", "A column of that name does not exist in what the query reads.")
+    QUERY_INVALID = ("QUERY_INVALID", "Spark refuses the query (types, functions, grouping, ...).")
+    UNSUPPORTED_SQL = ("UNSUPPORTED_SQL", "The construct cannot be maintained incrementally.")
+    UNFAITHFUL_SQL = (
+        "UNFAITHFUL_SQL",
+        "The query cannot be rewritten without a doubt about its meaning, so it is only recomputed.",
+    )
+    VOLATILE_FUNCTION = ("VOLATILE_FUNCTION", "The query calls a function whose result changes between calls.")
+    DUPLICATE_COLUMN = ("DUPLICATE_COLUMN", "Two output columns have the same name.")
+    UNSUPPORTED_TYPE = ("UNSUPPORTED_TYPE", "A column's type cannot be stored or compared.")
+
+    # The catalog
+    NAME_INVALID = ("NAME_INVALID", "The name is not a valid one- or two-part name.")
+    NAME_TAKEN = ("NAME_TAKEN", "A table, view or stream table of that name exists already.")
+    NOT_A_STREAM_TABLE = ("NOT_A_STREAM_TABLE", "There is no stream table of that name.")
+    CYCLE = ("CYCLE", "The query would make the stream table read itself.")
+    DEPENDENTS_EXIST = ("DEPENDENTS_EXIST", "Other stream tables read the object.")
+    INCOMPATIBLE_CHANGE = ("INCOMPATIBLE_CHANGE", "The new query has other output columns and something reads the old ones.")
+    SCHEDULE_INVALID = ("SCHEDULE_INVALID", "The schedule is no duration, cron expression or CALCULATED.")
+    MODE_INVALID = ("MODE_INVALID", "The refresh mode is not one of AUTO, DIFFERENTIAL, DIFFERENTIAL STRICT, FULL.")
+    STATUS_INVALID = ("STATUS_INVALID", "The status is not one of ACTIVE, SUSPENDED.")
+    CATALOG_TOO_NEW = ("CATALOG_TOO_NEW", "The catalog was written by a newer millstream.")
+    CATALOG_UNAVAILABLE = ("CATALOG_UNAVAILABLE", "The catalog's database cannot be reached.")
+    CATALOG_FAILED = ("CATALOG_FAILED", "The catalog's database refused a statement or is damaged.")
+
+    # Writing where only refreshes may write
+    STREAM_TABLE_READ_ONLY = ("STREAM_TABLE_READ_ONLY", "Stream tables change by refresh only.")
+    SOURCE_DDL_BLOCKED = ("SOURCE_DDL_BLOCKED", "The source's columns are in use and block_source_ddl is set.")
+
+    # Sources and refreshes
+    SOURCE_MISSING = ("SOURCE_MISSING", "A source table was dropped.")
+    SOURCE_CHANGED = ("SOURCE_CHANGED", "A source's columns changed so that the query no longer fits.")
+    SOURCE_NO_CHANGE_FEED = ("SOURCE_NO_CHANGE_FEED", "A source records no changes and may not be altered.")
+    SUSPENDED = ("SUSPENDED", "The stream table, or one it reads, is suspended.")
+    FULL_REQUIRED = ("FULL_REQUIRED", "DIFFERENTIAL STRICT was asked for and no delta is possible.")
+    NOT_POPULATED = ("NOT_POPULATED", "The stream table has never been refreshed.")
+    REFRESH_FAILED = ("REFRESH_FAILED", "The refresh failed; the old contents are still readable.")
+    REFRESH_OPEN = ("REFRESH_OPEN", "A refresh of the stream table is under way, or was cut short and not yet recovered.")
+    LOCK_TIMEOUT = ("LOCK_TIMEOUT", "Another refresh held the stream table for longer than the caller would wait.")
+    COMMIT_CONFLICT = ("COMMIT_CONFLICT", "Another writer changed the stream table's storage at the same time.")
+    FRONTIER_LOST = ("FRONTIER_LOST", "A source no longer has the version the stream table was computed from.")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a SQL text: line and column from 1, and the number of characters to underline."""
+
+    line: int
+    column: int
+    length: int = 1
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
+
+
+class MillstreamError(Exception):
+    """The only exception millstream raises on purpose.
+
+    Args:
+        code: the stable name to match on.
+        message: what happened, naming the object or construct.
+        hint: what to do about it.
+        position: where in the SQL text, if it was about SQL.
+        sql: the text `position` points into.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        message: str,
+        *,
+        hint: str | None = None,
+        position: Position | None = None,
+        sql: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.position = position
+        self.sql = sql
+
+    def __str__(self) -> str:
+        lines = [f"[{self.code}] {self.message}"]
+        if self.position is not None:
+            lines[0] += f" ({self.position})"
+            lines += self._underlined()
+        if self.hint:
+            lines.append(f"Hint: {self.hint}")
+        return "\n".join(lines)
+
+    def _underlined(self) -> list[str]:
+        if self.position is None or self.sql is None:
+            return []
+        source_lines = self.sql.splitlines()
+        if not 1 <= self.position.line <= len(source_lines):
+            return []
+        line = source_lines[self.position.line - 1]
+        indent = "".join("\t" if c == "\t" else " " for c in line[: self.position.column - 1])
+        return [f"  {line}", f"  {indent}{'^' * max(1, self.position.length)}"]
+
+    def as_dict(self) -> dict[str, object]:
+        """The error as data, for `--json`."""
+        position = self.position
+        return {
+            "code": str(self.code),
+            "message": self.message,
+            "hint": self.hint,
+            "position": {"line": position.line, "column": position.column} if position else None,
+        }

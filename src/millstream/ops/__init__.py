@@ -1,0 +1,38 @@
+"""Frozen relational operators: what a query is, and what a delta plan is made of."""
+
+from millstream.ops.relations import (
+    Aggregate,
+    AntiJoin,
+    Column,
+    Filter,
+    InnerJoin,
+    Item,
+    OuterJoin,
+    Project,
+    Relation,
+    Scan,
+    SemiJoin,
+    Table,
+    UnionAll,
+)
+from millstream.ops.render import render
+from millstream.ops.walk import transform, walk
+
+__all__ = [
+    "Aggregate",
+    "AntiJoin",
+    "Column",
+    "Filter",
+    "InnerJoin",
+    "Item",
+    "OuterJoin",
+    "Project",
+    "Relation",
+    "Scan",
+    "SemiJoin",
+    "Table",
+    "UnionAll",
+    "render",
+    "transform",
+    "walk",
+]

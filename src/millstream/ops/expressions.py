@@ -1,0 +1,146 @@
+"""Small builders for scalar expressions, so that rules read like formulas.
+
+Expressions are shared, not copied: nobody changes one, nor asks for its parent. What is printed is a copy (`render`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlglot import exp
+
+from millstream import naming
+from millstream.ops.relations import Column, Item, Relation
+
+ONE = exp.Literal.number(1)
+ZERO = exp.Literal.number(0)
+
+# what needs no parentheses wherever it is put
+_ATOMS = (exp.Column, exp.Literal, exp.Null, exp.Boolean, exp.Paren, exp.Cast, exp.Anonymous)
+
+
+def col(name: str, table: str | None = None) -> exp.Column:
+    """A reference to a column."""
+    return exp.Column(this=_quoted(name), table=_quoted(table) if table else None)
+
+
+def weight(table: str | None = None) -> exp.Column:
+    """A reference to the weight."""
+    return col(naming.WEIGHT, table)
+
+
+def keep(columns: Iterable[Column]) -> tuple[Item, ...]:
+    """Columns that go through a projection or a grouping as they are."""
+    return tuple(Item(col(c.name), c) for c in columns)
+
+
+def add_columns(relation: Relation, items: Iterable[Item]) -> tuple[Item, ...]:
+    """All columns of a relation, the weight included, and further ones."""
+    return (*keep(relation.schema), *items)
+
+
+def cast(expression: exp.Expression, type_: str) -> exp.Cast:
+    """`CAST(expression AS type_)`."""
+    return exp.Cast(this=expression, to=exp.DataType.build(type_, dialect="spark"))
+
+
+def null(type_: str) -> exp.Cast:
+    """A NULL of a type."""
+    return cast(exp.Null(), type_)
+
+
+def same(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+    """Null-safe equality."""
+    return exp.NullSafeEQ(this=left, expression=right)
+
+
+def all_of(conditions: Iterable[exp.Expression]) -> exp.Expression:
+    """The conjunction; true where there are none."""
+    items = list(conditions)
+    return exp.and_(*items, copy=False) if items else exp.true()
+
+
+def any_of(conditions: Iterable[exp.Expression]) -> exp.Expression:
+    """The disjunction; false where there are none."""
+    items = list(conditions)
+    return exp.or_(*items, copy=False) if items else exp.false()
+
+
+def not_(condition: exp.Expression) -> exp.Expression:
+    """The negation."""
+    return exp.Not(this=_paren(condition))
+
+
+def when(condition: exp.Expression, then: exp.Expression, otherwise: exp.Expression | None = None) -> exp.Case:
+    """`CASE WHEN condition THEN then [ELSE otherwise] END`."""
+    return cases((condition, then), otherwise=otherwise)
+
+
+def cases(
+    *branches: tuple[exp.Expression, exp.Expression], otherwise: exp.Expression | None = None
+) -> exp.Case:
+    """`CASE WHEN ... THEN ... WHEN ... [ELSE otherwise] END`."""
+    ifs = [exp.If(this=condition, true=then) for condition, then in branches]
+    return exp.Case(ifs=ifs, default=otherwise) if otherwise is not None else exp.Case(ifs=ifs)
+
+
+def coalesce(expression: exp.Expression, default: exp.Expression) -> exp.Coalesce:
+    """`COALESCE(expression, default)`."""
+    return exp.Coalesce(this=expression, expressions=[default])
+
+
+def add(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+    """The sum, in parentheses."""
+    return _paren(exp.Add(this=left, expression=right))
+
+
+def subtract(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+    """The difference, in parentheses."""
+    return _paren(exp.Sub(this=left, expression=right))
+
+
+def multiply(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+    """The product of two parenthesised operands."""
+    return exp.Mul(this=_paren(left), expression=_paren(right))
+
+
+def compare(kind: type[exp.Binary], left: exp.Expression, right: exp.Expression) -> exp.Expression:
+    """A comparison, in parentheses."""
+    return _paren(kind(this=left, expression=right))
+
+
+def is_null(expression: exp.Expression) -> exp.Expression:
+    """`expression IS NULL`."""
+    return exp.Is(this=expression, expression=exp.Null())
+
+
+def is_not_null(expression: exp.Expression) -> exp.Expression:
+    """`NOT expression IS NULL`."""
+    return exp.Not(this=is_null(expression))
+
+
+def total(expression: exp.Expression) -> exp.Sum:
+    """`SUM(expression)`."""
+    return exp.Sum(this=expression)
+
+
+def substitute(expression: exp.Expression, mapping: dict[str, exp.Expression]) -> exp.Expression:
+    """Replace column references by name; a compound is put in parentheses."""
+
+    def swap(node: exp.Expression) -> exp.Expression:
+        return wrapped(mapping[node.name]) if isinstance(node, exp.Column) and node.name in mapping else node
+
+    return expression.transform(swap)
+
+
+def wrapped(expression: exp.Expression) -> exp.Expression:
+    """The expression such that it can be an operand of anything."""
+    return expression if isinstance(expression, _ATOMS) else _paren(expression)
+
+
+def _paren(expression: exp.Expression) -> exp.Expression:
+    return exp.Paren(this=expression)
+
+
+def _quoted(name: str) -> exp.Identifier:
+    return exp.Identifier(this=name, quoted=True)

@@ -1,0 +1,73 @@
+"""Walking and rebuilding operator trees.
+
+A tree is a graph where a relation stands in several places (a CTE read twice); rebuilding keeps it one relation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from millstream.ops.relations import (
+    Aggregate,
+    AntiJoin,
+    Filter,
+    InnerJoin,
+    OuterJoin,
+    Project,
+    Relation,
+    SemiJoin,
+    UnionAll,
+)
+
+
+def walk(relation: Relation) -> Iterator[Relation]:
+    """Each relation below and including this one, once, parents before their first child."""
+    seen: set[Relation] = set()
+
+    def visit(node: Relation) -> Iterator[Relation]:
+        if node not in seen:
+            seen.add(node)
+            yield node
+            for child in node.children:
+                yield from visit(child)
+
+    return visit(relation)
+
+
+def with_children(relation: Relation, children: tuple[Relation, ...]) -> Relation:
+    """The same operator over other inputs."""
+    if all(new is old for new, old in zip(children, relation.children, strict=True)):
+        return relation
+    match relation:
+        case Filter() | Project() | Aggregate():
+            return dataclasses.replace(relation, input=children[0])
+        case InnerJoin() | UnionAll():
+            return dataclasses.replace(relation, inputs=children)
+        case OuterJoin() | SemiJoin() | AntiJoin():
+            return dataclasses.replace(relation, left=children[0], right=children[1])
+    raise TypeError(f"{type(relation).__name__} has no children")
+
+
+def transform(relation: Relation, rewrite: Callable[[Relation], Relation]) -> Relation:
+    """Rewrite every node, children first."""
+    done: dict[Relation, Relation] = {}
+
+    def visit(node: Relation) -> Relation:
+        if node not in done:
+            done[node] = rewrite(with_children(node, tuple(visit(child) for child in node.children)))
+        return done[node]
+
+    return visit(relation)
+
+
+def occurrences(roots: tuple[Relation, ...]) -> dict[Relation, int]:
+    """In how many places each relation is read, counting the insides of a relation once however often it is read."""
+    counts: dict[Relation, int] = {}
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        counts[node] = counts.get(node, 0) + 1
+        if counts[node] == 1:
+            waiting.extend(node.children)
+    return counts

@@ -1,0 +1,128 @@
+"""Chooses among NO_DATA, APPEND_ONLY, DIFFERENTIAL, FULL and REINITIALIZE. Pure; every verdict has a reason code.
+
+The reason recorded with a refresh is the code, a colon, and the facts behind it in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from millstream.errors import Code, MillstreamError
+from millstream.planner.cost import Measured, predict_differential_ms, predict_full_ms
+from millstream.results import Action, RefreshMode
+
+
+class Change(StrEnum):
+    """What happened to an input since the last refresh."""
+
+    NOTHING = "NOTHING"
+    APPENDED = "APPENDED"
+    MUTATED = "MUTATED"
+    REPLACED = "REPLACED"
+    IMPOSSIBLE = "IMPOSSIBLE"
+    """Its changes cannot be had: history lost, table recreated, columns changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """An input: what happened, how many rows changed, how many it has, and why where that needs words."""
+
+    name: str
+    change: Change
+    changed_rows: int = 0
+    rows: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All a choice depends on."""
+
+    mode: RefreshMode
+    is_populated: bool
+    is_incremental: bool
+    """Whether the query can be maintained by deltas at all; `not_incremental` says why not."""
+    inputs: Sequence[InputFacts]
+    is_explicit: bool = False
+    """Whether the caller asked for `mode` for this refresh only."""
+    is_monotone: bool = False
+    """Whether inserts can only add rows to the result."""
+    follows_time: bool = False
+    reinit_reason: str | None = None
+    not_incremental: str = ""
+    max_change_ratio: float = 0.15
+    history: Sequence[Measured] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The verdict and its reason."""
+
+    action: Action
+    reason: str
+
+
+def choose(facts: Facts) -> Choice:
+    """What this refresh does.
+
+    Raises:
+        MillstreamError: FULL_REQUIRED where DIFFERENTIAL STRICT was asked for and no delta is possible.
+    """
+    if not facts.is_populated:
+        return Choice(Action.FULL, "INITIAL: the first load")
+    if facts.mode is RefreshMode.FULL and facts.is_explicit:
+        return Choice(Action.FULL, "REQUESTED: a full refresh was asked for")
+    if facts.reinit_reason:
+        return _recomputed(facts, Action.REINITIALIZE, facts.reinit_reason)
+    impossible = [i for i in facts.inputs if i.change is Change.IMPOSSIBLE]
+    if impossible:
+        return _recomputed(facts, Action.REINITIALIZE, f"NO_DELTA: {impossible[0].name}: {impossible[0].reason}")
+    if facts.follows_time:
+        return _recomputed(facts, Action.FULL, "CURRENT_TIME: the query depends on the current time")
+    changed = [i for i in facts.inputs if i.change is not Change.NOTHING]
+    if not changed:
+        return Choice(Action.NO_DATA, "UNCHANGED: no source has changed")
+    if not facts.is_incremental:
+        return _recomputed(facts, Action.FULL, f"NOT_INCREMENTAL: {facts.not_incremental}")
+    if facts.mode is RefreshMode.FULL:
+        return Choice(Action.FULL, "MODE_FULL: the refresh mode is FULL")
+    if facts.mode is RefreshMode.AUTO and (choice := _by_cost(facts, changed)) is not None:
+        return choice
+    rows = sum(i.changed_rows for i in changed)
+    if facts.is_monotone and all(i.change is Change.APPENDED for i in changed):
+        return Choice(Action.APPEND_ONLY, f"APPENDED: about {rows} rows, nothing updated or deleted")
+    return Choice(Action.DIFFERENTIAL, f"CHANGED: about {rows} rows")
+
+
+def _recomputed(facts: Facts, action: Action, reason: str) -> Choice:
+    if facts.mode is RefreshMode.DIFFERENTIAL_STRICT:
+        raise MillstreamError(
+            Code.FULL_REQUIRED,
+            f"no delta is possible: {reason}",
+            hint="refresh once with FULL, or alter the refresh mode to DIFFERENTIAL",
+        )
+    return Choice(action, reason)
+
+
+def _by_cost(facts: Facts, changed: Sequence[InputFacts]) -> Choice | None:
+    """FULL if that is cheaper by the table's own history, or else by the share of changed rows."""
+    limit = facts.max_change_ratio
+    if limit == 0:
+        return None
+    if limit == 1:
+        return Choice(Action.FULL, "RATIO_ALWAYS: differential_max_change_ratio is 1")
+    rows = sum(i.changed_rows for i in changed)
+    total = sum(i.rows or 0 for i in facts.inputs)
+    full = predict_full_ms(facts.history, total)
+    differential = predict_differential_ms(facts.history, rows)
+    if full is not None and differential is not None:
+        if full < differential:
+            return Choice(Action.FULL, f"CHEAPER: about {full:.0f} ms against {differential:.0f} ms for {rows} changed rows")
+        return None
+    for item in changed:
+        if item.rows and item.changed_rows / item.rows > limit:
+            share = item.changed_rows / item.rows
+            return Choice(Action.FULL, f"RATIO: {share:.0%} of {item.name} changed, more than {limit:.0%}")
+    return None

@@ -1,0 +1,148 @@
+"""Refreshes a stream table and everything it reads, at one frontier of the base tables.
+
+All tables of the chain are locked first, in one order; then the base tables' versions are taken, once; then each table
+is refreshed in dependency order. So every table of a diamond agrees with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from millstream.catalog import Catalog
+from millstream.catalog.models import SourceKind, StreamTable
+from millstream.engine.worker import Workers
+from millstream.errors import Code, MillstreamError
+from millstream.lake import Compiled
+from millstream.naming import TableName
+from millstream.refresh.execute import Progress
+from millstream.refresh.inputs import base_tables
+from millstream.refresh.locks import LockManager, Waiting
+from millstream.refresh.runner import Request, Runner
+from millstream.results import InitiatedBy, RefreshMode, RefreshResult, Status
+from millstream.settings import Settings
+
+
+class Definitions(Protocol):
+    """What the coordinator asks about a table's query."""
+
+    def compiled(self, table: StreamTable) -> Compiled:
+        """The compiled query."""
+
+    def rebind(self, table: StreamTable) -> tuple[StreamTable, Compiled]:
+        """The query compiled anew over sources that have changed their columns."""
+
+
+class Coordinator:
+    """Takes locks and a frontier, then runs the refreshes of a chain."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        workers: Workers,
+        locks: LockManager,
+        settings: Settings,
+        definitions: Definitions,
+        clock: Callable[[], datetime],
+        progress: Progress,
+    ) -> None:
+        self._catalog = catalog
+        self._workers = workers
+        self._locks = locks
+        self._settings = settings
+        self._definitions = definitions
+        self._clock = clock
+        self._progress = progress
+
+    def refresh(
+        self, chain: Sequence[TableName], initiated_by: InitiatedBy, mode: RefreshMode | None = None
+    ) -> RefreshResult:
+        """Refresh the last table of a chain, what it reads first; `mode` is for the last one only.
+
+        Raises:
+            MillstreamError: SUSPENDED, or what made a refresh of the chain fail.
+        """
+        ids = [self._catalog.get(name).id for name in chain]
+        with self._locks.acquire(ids, on_wait=self._waiting):
+            tables = tuple(self._catalog.get(name) for name in chain)
+            _refuse_suspended(tables)
+            worker = self._workers.here()
+            runner = Runner(self._catalog, worker, self._settings, self._definitions.rebind, self._clock, self._progress)
+            data_timestamp = self._clock()
+            paths, versions = self._frontier(tables, initiated_by, data_timestamp)
+            result: RefreshResult | None = None
+            for table in tables:
+                is_last = table is tables[-1]
+                base = {name: versions[name] for name in _base_of(table, tables)}
+                request = Request(
+                    table=table,
+                    compiled=self._compile(table, initiated_by, data_timestamp),
+                    base_versions=versions,
+                    paths=paths,
+                    base_frontier=base,
+                    data_timestamp=data_timestamp,
+                    initiated_by=initiated_by,
+                    mode=mode if is_last else None,
+                )
+                result = runner.refresh(request)
+            assert result is not None
+            return result
+
+    def _frontier(
+        self, tables: tuple[StreamTable, ...], initiated_by: InitiatedBy, started_at: datetime
+    ) -> tuple[dict[str, str], dict[str, int]]:
+        """The base tables' paths and their versions now."""
+        store = self._workers.here().store
+        try:
+            paths = base_tables(self._catalog, tables)
+            return paths, {name: store.version(path) for name, path in paths.items()}
+        except MillstreamError as error:
+            self._failed(tables[-1], error, initiated_by, started_at)
+            raise
+
+    def _compile(self, table: StreamTable, initiated_by: InitiatedBy, started_at: datetime) -> Compiled:
+        try:
+            return self._definitions.compiled(table)
+        except MillstreamError as error:
+            self._failed(table, error, initiated_by, started_at)
+            raise
+
+    def _failed(
+        self, table: StreamTable, error: MillstreamError, initiated_by: InitiatedBy, started_at: datetime
+    ) -> None:
+        self._catalog.record_failure(
+            table.id,
+            error,
+            initiated_by=initiated_by,
+            started_at=started_at,
+            max_consecutive_errors=self._settings.max_consecutive_errors,
+        )
+        if error.code in {Code.SOURCE_MISSING, Code.SOURCE_CHANGED}:
+            self._catalog.set_error(table.id, f"{error.code}: {error.message}")
+
+    def _waiting(self, waiting: Waiting) -> None:
+        who = f" (process {waiting.holder_pid})" if waiting.holder_pid else ""
+        self._progress(f"waiting for another refresh to end{who}")
+
+
+def _refuse_suspended(tables: Sequence[StreamTable]) -> None:
+    for table in tables:
+        if table.status is Status.SUSPENDED:
+            raise MillstreamError(
+                Code.SUSPENDED,
+                f"{table.name} is suspended",
+                hint=f"ALTER STREAM TABLE {table.name} SET STATUS ACTIVE resumes it",
+            )
+
+
+def _base_of(table: StreamTable, tables: Sequence[StreamTable]) -> set[str]:
+    """The base tables behind a table, through the stream tables it reads."""
+    by_name: Mapping[str, StreamTable] = {str(t.name): t for t in tables}
+    found: set[str] = set()
+    for dependency in table.definition.dependencies:
+        if dependency.kind is SourceKind.TABLE:
+            found.add(dependency.name)
+        elif dependency.kind is SourceKind.STREAM_TABLE:
+            found |= _base_of(by_name[dependency.name], tables)
+    return found

@@ -1,0 +1,100 @@
+"""What one refresh reads: each input with the version it was last read at and the version to read now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from millstream.catalog import Catalog
+from millstream.catalog.models import ObjectKind, SourceKind, StreamTable
+from millstream.engine.storage import DeltaStore, RangeKind, RangeSummary
+from millstream.errors import Code, MillstreamError
+from millstream.lake import Compiled
+from millstream.naming import TableName
+from millstream.planner.choice import Change, InputFacts
+from millstream.sources.delta import DeltaInput
+
+_CHANGES = {
+    RangeKind.NOTHING: Change.NOTHING,
+    RangeKind.APPEND_ONLY: Change.APPENDED,
+    RangeKind.MUTATING: Change.MUTATED,
+    RangeKind.REPLACED: Change.REPLACED,
+}
+
+
+@dataclass(frozen=True)
+class BoundInput:
+    """An input, its columns in use, and the range of versions this refresh covers; `old` is None before the first."""
+
+    delta: DeltaInput
+    columns: tuple[str, ...]
+    old: int | None
+    new: int
+
+    def facts(self, store: DeltaStore) -> tuple[InputFacts, RangeSummary | None]:
+        """What the planner needs to know, from the log alone."""
+        if self.old is None:
+            return InputFacts(self.delta.id, Change.MUTATED, 0, None), None
+        if self.old == self.new:
+            return InputFacts(self.delta.id, Change.NOTHING, 0, None), None
+        summary = self.delta.classify(store, self.old, self.new, self.columns)
+        change = _CHANGES.get(summary.kind, Change.IMPOSSIBLE)
+        rows = store.snapshot(self.delta.path, self.new).num_rows if change is not Change.IMPOSSIBLE else None
+        return InputFacts(self.delta.id, change, summary.changed_rows, rows, summary.reason), summary
+
+
+def base_tables(catalog: Catalog, tables: tuple[StreamTable, ...]) -> dict[str, str]:
+    """The lake's own tables behind some stream tables, with their paths.
+
+    Raises:
+        MillstreamError: SOURCE_MISSING if one was dropped.
+    """
+    paths: dict[str, str] = {}
+    for table in tables:
+        for dependency in table.definition.dependencies:
+            if dependency.kind is SourceKind.TABLE and dependency.name not in paths:
+                paths[dependency.name] = _path(catalog, dependency.name, table)
+    return paths
+
+
+def _path(catalog: Catalog, name: str, table: StreamTable) -> str:
+    found = catalog.lake_object(ObjectKind.TABLE, TableName.parse(name))
+    if found is None or not found.location:
+        raise MillstreamError(
+            Code.SOURCE_MISSING,
+            f"{table.name} reads {name}, which was dropped",
+            hint=f"create {name} again, or drop {table.name}",
+        )
+    return found.location
+
+
+def bind_inputs(
+    catalog: Catalog,
+    table: StreamTable,
+    compiled: Compiled,
+    versions: Mapping[str, int],
+    paths: Mapping[str, str],
+    *,
+    at_frontier: bool = False,
+) -> dict[str, BoundInput]:
+    """The inputs of a table at the given versions; stream tables at their newest unless `at_frontier`."""
+    bound: dict[str, BoundInput] = {}
+    for name in compiled.sources:
+        columns = compiled.used_columns[name]
+        upstream = catalog.find(TableName.parse(name)) if name not in paths else None
+        if upstream is not None:
+            source = _stream_input(name, upstream)
+            new = versions[name] if at_frontier else upstream.public_stage.version
+            if new is None:
+                raise MillstreamError(Code.NOT_POPULATED, f"{name} has never been refreshed")
+        else:
+            recorded = table.definition.body["sources"].get(name, {})
+            source, new = DeltaInput(name, paths[name], table_id=recorded.get("table_id")), versions[name]
+        bound[name] = BoundInput(source, columns, table.frontier.get(name), new)
+    return bound
+
+
+def _stream_input(name: str, upstream: StreamTable) -> DeltaInput:
+    body = upstream.definition.body
+    stored = {n: s for (n, _), s in zip(upstream.definition.columns, body["outputs"], strict=True)}
+    return DeltaInput(name, upstream.public_stage.path, stored, body["hides_rows"])

@@ -1,0 +1,447 @@
+"""Refreshes one stream table: recover, look at the inputs, choose, compute, commit, record.
+
+The order of events is what makes a refresh happen exactly once: the intent (refresh id, old and new frontier) is
+recorded first; each stage's commit carries the refresh id; the catalog moves last, in one transaction. A process that
+dies in between leaves an intent, and the next refresh looks at the stages' commits: if the last one is there it adopts
+them, if only some are it computes the rest from the same frontiers, if none is it starts over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from pyspark.errors import PySparkException
+
+from millstream.catalog import Catalog
+from millstream.catalog.models import Intent, NoData, RefreshOutcome, RefreshStart, Stage, StreamTable
+from millstream.diff.bag import BagStage
+from millstream.engine.storage import RangeKind, RangeSummary, Txn
+from millstream.engine.worker import Worker
+from millstream.errors import Code, MillstreamError
+from millstream.lake import Compiled
+from millstream.planner import Choice, Facts, Measured, choose
+from millstream.planner.choice import InputFacts
+from millstream.refresh.execute import Cost, Progress, StageRun, is_too_large
+from millstream.refresh.full_text import run_text
+from millstream.refresh.inputs import BoundInput, bind_inputs
+from millstream.results import Action, InitiatedBy, RefreshMode, RefreshResult, RefreshStatus
+from millstream.settings import Settings
+from millstream.sinks.delta import Counts
+from millstream.sources.delta import DeltaInput
+
+# a change feed of more rows is computed and merged inside Spark
+MAX_DRIVER_ROWS = 2_000_000
+_RECOMPUTING = {Action.FULL, Action.REINITIALIZE}
+_OTHER_TABLE = {RangeKind.RECREATED, RangeKind.SCHEMA_CHANGED}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to refresh a table to, and on whose behalf."""
+
+    table: StreamTable
+    compiled: Compiled
+    base_versions: Mapping[str, int]
+    paths: Mapping[str, str]
+    base_frontier: Mapping[str, int]
+    data_timestamp: datetime
+    initiated_by: InitiatedBy
+    mode: RefreshMode | None = None
+
+
+class Runner:
+    """Runs refreshes on the calling thread's worker; the caller holds the table's lock."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        worker: Worker,
+        settings: Settings,
+        rebind: Callable[[StreamTable], tuple[StreamTable, Compiled]],
+        clock: Callable[[], datetime],
+        progress: Progress,
+    ) -> None:
+        self._catalog = catalog
+        self._worker = worker
+        self._settings = settings
+        self._rebind = rebind
+        self._clock = clock
+        self._progress = progress
+
+    def refresh(self, request: Request) -> RefreshResult:
+        """Bring a table to the requested frontier.
+
+        Raises:
+            MillstreamError: the refresh failed; that is recorded, and the old contents stay readable.
+        """
+        started, started_at = time.perf_counter(), self._clock()
+        try:
+            self._worker.use(request.table.definition.settings)
+            request = replace(request, table=self.recover(request))
+            plan = self._plan(request)
+            if plan.needs_rebinding:
+                table, compiled = self._rebind(request.table)
+                plan = self._plan(replace(request, table=table, compiled=compiled))
+        except MillstreamError as error:
+            self._record_failure(request, error, started_at)
+            raise
+        if plan.choice.action is Action.NO_DATA:
+            return self._no_data(plan, started, started_at)
+        return self._run(plan, started)
+
+    # Planning
+
+    def _plan(self, request: Request) -> _Plan:
+        table, compiled = request.table, request.compiled
+        inputs = bind_inputs(self._catalog, table, compiled, request.base_versions, request.paths)
+        found = {name: bound.facts(self._worker.store) for name, bound in inputs.items()}
+        mode = request.mode or table.refresh_mode
+        facts = Facts(
+            mode=mode,
+            is_explicit=request.mode is not None,
+            is_populated=table.is_populated,
+            is_incremental=compiled.is_incremental,
+            not_incremental="; ".join(compiled.reasons),
+            inputs=[facts for facts, _ in found.values()],
+            is_monotone=_is_monotone(compiled),
+            follows_time=compiled.follows_time,
+            reinit_reason=_reinit_reason(table, compiled),
+            max_change_ratio=self._settings.differential_max_change_ratio,
+            history=self._measured(table) if mode is RefreshMode.AUTO else (),
+        )
+        summaries = {name: summary for name, (_, summary) in found.items() if summary is not None}
+        rebinding = table.is_populated and any(s.kind in _OTHER_TABLE for s in summaries.values())
+        choice = Choice(Action.REINITIALIZE, "") if rebinding and not table.needs_reinit else choose(facts)
+        return _Plan(request, inputs, facts.inputs, summaries, choice, rebinding and not table.needs_reinit)
+
+    def _measured(self, table: StreamTable) -> list[Measured]:
+        measured: list[Measured] = []
+        for past in self._catalog.history(table.name, 30):
+            source_rows = past.details.get("source_rows")
+            if past.status is RefreshStatus.COMPLETED and past.duration_ms and isinstance(source_rows, int):
+                measured.append(
+                    Measured(
+                        past.action in _RECOMPUTING,
+                        int(past.details.get("changed_rows", 0)),
+                        source_rows,
+                        past.duration_ms,
+                    )
+                )
+        return measured
+
+    # Nothing to do
+
+    def _no_data(self, plan: _Plan, started: float, started_at: datetime) -> RefreshResult:
+        request = plan.request
+        self._catalog.record_no_data(
+            NoData(
+                table_id=request.table.id,
+                initiated_by=request.initiated_by,
+                data_timestamp=request.data_timestamp,
+                frontier=plan.frontier,
+                base_frontier=request.base_frontier,
+                started_at=started_at,
+                reason=plan.choice.reason,
+            )
+        )
+        return RefreshResult(
+            Action.NO_DATA, 0, 0, 0, _since(started), plan.choice.reason, dict(request.base_frontier)
+        )
+
+    # Something to do
+
+    def _run(self, plan: _Plan, started: float) -> RefreshResult:
+        request, table = plan.request, plan.request.table
+        floors = [self._worker.store.transaction_version(s.path, s.id) or 0 for s in table.stages]
+        intent = self._catalog.begin_refresh(
+            RefreshStart(
+                table_id=table.id,
+                action=plan.choice.action,
+                initiated_by=request.initiated_by,
+                data_timestamp=request.data_timestamp,
+                old_frontier=table.frontier,
+                new_frontier=plan.frontier,
+                base_frontier=request.base_frontier,
+                reason=plan.choice.reason,
+                floor=max(floors, default=0),
+            )
+        )
+        return self._attempt(plan, intent, started)
+
+    def _attempt(self, plan: _Plan, intent: Intent, started: float) -> RefreshResult:
+        cost, choice = Cost(), plan.choice
+        try:
+            with self._worker.counting_jobs() as count:
+                versions, counts, choice = self._compute(plan, intent, cost)
+        except (MillstreamError, PySparkException, OSError) as cause:
+            error = _as_error(cause, plan.request.table)
+            self._catalog.fail_refresh(
+                intent,
+                error,
+                max_consecutive_errors=self._settings.max_consecutive_errors,
+                keep_intent=self._anything_committed(plan.request.table, intent),
+                duration_ms=_since(started),
+            )
+            raise error from cause
+        duration = _since(started)
+        self._catalog.complete_refresh(
+            intent,
+            RefreshOutcome(
+                stage_versions=versions,
+                rows_inserted=counts.inserted,
+                rows_updated=counts.updated,
+                rows_deleted=counts.deleted,
+                action=choice.action,
+                reason=choice.reason,
+                duration_ms=duration,
+                details=plan.details(self._worker) | {
+                    "rows_read": cost.rows_read,
+                    "jobs": count.jobs,
+                    "ms": {k: round(v, 1) for k, v in cost.milliseconds.items()},
+                },
+            ),
+        )
+        return RefreshResult(
+            choice.action,
+            counts.inserted,
+            counts.updated,
+            counts.deleted,
+            duration,
+            choice.reason,
+            dict(plan.request.base_frontier),
+        )
+
+    def _compute(self, plan: _Plan, intent: Intent, cost: Cost) -> tuple[dict[str, int], Counts, Choice]:
+        if plan.choice.action in _RECOMPUTING:
+            self._progress(f"recomputing {plan.request.table.name}")
+            return *self._recompute(plan, intent, cost), plan.choice
+        self._progress(f"computing the change of {plan.request.table.name}")
+        try:
+            return *self._differentiate(plan, intent, cost), plan.choice
+        except PySparkException as error:
+            # Spark promises no order of evaluation: a delta may fail on a row the query would have filtered out
+            strict = (plan.request.mode or plan.request.table.refresh_mode) is RefreshMode.DIFFERENTIAL_STRICT
+            if strict or self._anything_committed(plan.request.table, intent):
+                raise
+            choice = Choice(Action.FULL, f"DELTA_FAILED: {_first_line(error)}")
+            return *self._recompute(plan, intent, cost), choice
+
+    def _differentiate(
+        self, plan: _Plan, intent: Intent, cost: Cost, is_large: bool | None = None
+    ) -> tuple[dict[str, int], Counts]:
+        """Refresh all stages by their deltas."""
+        table, compiled = plan.request.table, plan.request.compiled
+        feed = sum(s.feed_rows for s in plan.summaries.values())
+        large = feed > MAX_DRIVER_ROWS if is_large is None else is_large
+        cost.rows_read += feed
+        inputs = dict(plan.inputs)
+        changed = {name for name, bound in inputs.items() if bound.old is not None and bound.old != bound.new}
+        versions: dict[str, int] = {}
+        counts = Counts()
+        for named, stage in zip(compiled.stages, table.stages, strict=True):
+            before = _stored_version(stage)
+            counts = Counts()
+            after = self._committed_version(stage, intent)
+            moved = frozenset(changed) & frozenset(named.inputs)
+            if after is None and moved:
+                run = StageRun(
+                    self._worker, named, stage.path, before, inputs, moved, _txn(stage, intent), _metadata(plan), cost, large
+                )
+                try:
+                    if plan.choice.action is Action.APPEND_ONLY and stage.is_public:
+                        commit, counts = run.append_only()
+                    else:
+                        commit, counts = run.differential()
+                except PySparkException as error:
+                    if large or not is_too_large(error):
+                        raise
+                    return self._differentiate(plan, intent, cost, is_large=True)
+                after = commit.version if commit is not None else None
+            versions[stage.id] = before if after is None else after
+            if after is not None and not stage.is_public:
+                changed.add(named.name)
+            inputs[named.name] = _stage_input(named.name, stage, named.stage.layout.outputs, before, versions[stage.id])
+        return versions, counts
+
+    def _recompute(self, plan: _Plan, intent: Intent, cost: Cost) -> tuple[dict[str, int], Counts]:
+        """Load all stages anew."""
+        table, compiled = plan.request.table, plan.request.compiled
+        inputs = dict(plan.inputs)
+        before = self._rows(table)
+        versions: dict[str, int] = {}
+        stages = compiled.stages or (None,)
+        for named, stage in zip(stages, table.stages, strict=True):
+            after = self._committed_version(stage, intent)
+            if after is None:
+                txn, metadata = _txn(stage, intent), _metadata(plan)
+                if named is None:
+                    with cost.timing("compute"):
+                        frame = run_text(self._worker, compiled, inputs, plan.request.data_timestamp)
+                        frame = frame.toDF(*(c.name for c in compiled.layouts[-1].columns))
+                        after = self._worker.store.replace(stage.path, frame, txn, metadata).version
+                else:
+                    run = StageRun(
+                        self._worker, named, stage.path, 0, inputs, frozenset(), txn, metadata, cost
+                    )
+                    after = run.load().version
+            versions[stage.id] = after
+            if named is not None:
+                inputs[named.name] = _stage_input(named.name, stage, named.stage.layout.outputs, None, after)
+        return versions, Counts(inserted=self._rows(table), deleted=before)
+
+    def _rows(self, table: StreamTable) -> int:
+        """How many rows the user sees now."""
+        stage = table.public_stage
+        store = self._worker.store
+        version = store.version(stage.path)
+        if table.definition.body["hides_rows"]:
+            return store.read(stage.path, version, ["__ms_visible"]).where("__ms_visible").count()
+        known = store.snapshot(stage.path, version).num_rows
+        return known if known is not None else store.read(stage.path, version).count()
+
+    # Recovery
+
+    def recover(self, request: Request) -> StreamTable:
+        """End a refresh that was cut short; gives the table as it is afterwards."""
+        table = request.table
+        intent = self._catalog.open_intent(table.id) if table.open_refresh_id is not None else None
+        if intent is None:
+            return table
+        committed = {s.id: self._committed_version(s, intent) for s in table.stages}
+        if committed[table.public_stage.id] is not None:
+            self._progress(f"adopting the interrupted refresh of {table.name}")
+            versions = {s.id: v if (v := committed[s.id]) is not None else _stored_version(s) for s in table.stages}
+            made = self._worker.store.committed(table.public_stage.path, _txn(table.public_stage, intent))
+            rows = made[1].get("rows") if made is not None else None
+            inserted, updated, deleted = rows if isinstance(rows, list) else (0, 0, 0)
+            self._catalog.complete_refresh(
+                intent,
+                RefreshOutcome(
+                    stage_versions=versions,
+                    rows_inserted=inserted,
+                    rows_updated=updated,
+                    rows_deleted=deleted,
+                    reason="RECOVERED: the commit was made, the catalog was not told",
+                ),
+            )
+        elif any(v is not None for v in committed.values()):
+            self._resume(request, intent)
+        else:
+            self._catalog.abandon_intent(intent, "the process ended before anything was committed")
+        found = self._catalog.find_by_id(table.id)
+        assert found is not None
+        return found
+
+    def _resume(self, request: Request, intent: Intent) -> None:
+        """Compute the stages that are missing, from the frontiers the interrupted refresh had."""
+        table = request.table
+        versions = {n: v for n, v in intent.new_frontier.items() if n in request.paths}
+        inputs = bind_inputs(self._catalog, table, request.compiled, request.base_versions | versions, request.paths)
+        inputs = {
+            n: replace(b, old=intent.old_frontier.get(n), new=intent.new_frontier.get(n, b.new)) for n, b in inputs.items()
+        }
+        found = {n: b.facts(self._worker.store) for n, b in inputs.items()}
+        summaries = {n: s for n, (_, s) in found.items() if s is not None}
+        facts = [f for f, _ in found.values()]
+        resumed = replace(request, base_frontier=intent.base_frontier, data_timestamp=intent.data_timestamp)
+        reason = "RESUMED: an interrupted refresh was completed"
+        plan = _Plan(resumed, inputs, facts, summaries, Choice(intent.action, reason))
+        self._attempt(plan, intent, time.perf_counter())
+
+    def _committed_version(self, stage: Stage, intent: Intent) -> int | None:
+        """The version of the stage's commit in this refresh, if it was made."""
+        made = self._worker.store.committed(stage.path, _txn(stage, intent))
+        return made[0] if made is not None else None
+
+    def _anything_committed(self, table: StreamTable, intent: Intent) -> bool:
+        return any(self._committed_version(s, intent) is not None for s in table.stages)
+
+    def _record_failure(self, request: Request, error: MillstreamError, started_at: datetime) -> None:
+        self._catalog.record_failure(
+            request.table.id,
+            error,
+            initiated_by=request.initiated_by,
+            started_at=started_at,
+            max_consecutive_errors=self._settings.max_consecutive_errors,
+        )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A request, what was found out about its inputs, and what to do."""
+
+    request: Request
+    inputs: Mapping[str, BoundInput]
+    facts: list[InputFacts] | tuple[InputFacts, ...]
+    summaries: Mapping[str, RangeSummary]
+    choice: Choice
+    needs_rebinding: bool = False
+    """Whether a source is another table than the query was compiled for."""
+
+    @property
+    def frontier(self) -> dict[str, int]:
+        """The version of each input the contents will reflect."""
+        return {name: bound.new for name, bound in self.inputs.items()}
+
+    def details(self, worker: Worker) -> dict[str, object]:
+        """What the planner knew, for the history."""
+        rows = {n: worker.store.snapshot(b.delta.path, b.new).num_rows or 0 for n, b in self.inputs.items()}
+        return {"changed_rows": sum(f.changed_rows for f in self.facts), "source_rows": sum(rows.values())}
+
+
+def _is_monotone(compiled: Compiled) -> bool:
+    stages = compiled.stages
+    return len(stages) == 1 and isinstance(stages[0].stage, BagStage) and stages[0].stage.is_monotone
+
+
+def _reinit_reason(table: StreamTable, compiled: Compiled) -> str | None:
+    if table.needs_reinit:
+        return table.reinit_reason or "REINIT: marked for reinitialisation"
+    if table.is_populated and table.definition.body["fingerprint"] != compiled.fingerprint:
+        return "LAYOUT: the stored table was made by another version of millstream"
+    return None
+
+
+def _stage_input(name: str, stage: Stage, outputs: tuple[str, ...], old: int | None, new: int) -> BoundInput:
+    return BoundInput(DeltaInput(name, stage.path), tuple(dict.fromkeys(outputs)), old, new)
+
+
+def _txn(stage: Stage, intent: Intent) -> Txn:
+    return Txn(stage.id, intent.refresh_id)
+
+
+def _metadata(plan: _Plan) -> dict[str, object]:
+    return {"frontier": plan.frontier, "action": str(plan.choice.action)}
+
+
+def _stored_version(stage: Stage) -> int:
+    if stage.version is None:
+        raise MillstreamError(Code.NOT_POPULATED, "the stream table has no contents to maintain")
+    return stage.version
+
+
+def _since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:300]
+
+
+def _as_error(cause: Exception, table: StreamTable) -> MillstreamError:
+    if isinstance(cause, MillstreamError):
+        return cause
+    if isinstance(cause, OSError):
+        return MillstreamError(
+            Code.LAKE_UNWRITABLE,
+            f"the refresh of {table.name} could not write: {cause.strerror or cause}",
+            hint="free disk space or mend the permissions, then refresh again; the old contents are intact",
+        )
+    return MillstreamError(
+        Code.REFRESH_FAILED,
+        f"the refresh of {table.name} failed: {_first_line(cause)}",
+        hint="the old contents are still readable; mend the data or the query and refresh again",
+    )

@@ -1,0 +1,60 @@
+"""Compares a stream table's contents with its query at the frontier, as bags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from millstream.naming import quote
+from millstream.results import VerifyResult
+
+_FLOATING = {"float", "double"}
+
+
+def compare(contents: DataFrame, expected: DataFrame, relative_tolerance: float) -> VerifyResult:
+    """Rows missing from and extra in `contents`; doubles are equal within a relative tolerance, all else exactly."""
+    names = [f"c{i}" for i in range(len(expected.columns))]
+    actual, wanted = contents.toDF(*names), expected.toDF(*names)
+    floating = [n for n, t in wanted.dtypes if t in _FLOATING]
+    if not floating:
+        missing, extra = wanted.exceptAll(actual).count(), actual.exceptAll(wanted).count()
+    else:
+        missing, extra = _compare_near(actual, wanted, names, floating, relative_tolerance)
+    return VerifyResult(missing == 0 and extra == 0, missing, extra)
+
+
+def _compare_near(
+    actual: DataFrame, wanted: DataFrame, names: Sequence[str], floating: Sequence[str], tolerance: float
+) -> tuple[int, int]:
+    """Pair rows that agree in all exact columns, in the order of their doubles, and compare those."""
+    exact = [n for n in names if n not in floating]
+    keys = [*exact, "rank"]
+    left, right = _ranked(actual, exact, floating).alias("a"), _ranked(wanted, exact, floating).alias("w")
+    same_key = _all([f.col(f"a.{k}").eqNullSafe(f.col(f"w.{k}")) for k in keys])
+    paired = left.join(right, same_key, "full_outer")
+    near = _all([_near(f.col(f"a.{quote(n)}"), f.col(f"w.{quote(n)}"), tolerance) for n in floating])
+    here, there = f.col("a.rank").isNotNull(), f.col("w.rank").isNotNull()
+    different = here & there & ~near
+    row = paired.agg(
+        f.count_if((there & ~here) | different).alias("missing"), f.count_if((here & ~there) | different).alias("extra")
+    ).collect()[0]
+    return int(row["missing"]), int(row["extra"])
+
+
+def _ranked(frame: DataFrame, exact: Sequence[str], floating: Sequence[str]) -> DataFrame:
+    window = Window.partitionBy(*exact).orderBy(*floating)
+    return frame.withColumn("rank", f.row_number().over(window))
+
+
+def _near(left: Column, right: Column, tolerance: float) -> Column:
+    close = f.abs(left - right) <= f.greatest(f.abs(left), f.abs(right)) * f.lit(tolerance)
+    return f.coalesce(left.eqNullSafe(right) | close, f.lit(False))
+
+
+def _all(conditions: Sequence[Column]) -> Column:
+    result = f.lit(True)
+    for condition in conditions:
+        result = result & condition
+    return result

@@ -1,0 +1,164 @@
+"""The frozen records the public calls return; columns and names follow the specification's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+
+class RefreshMode(StrEnum):
+    """How a stream table is kept up to date."""
+
+    AUTO = "AUTO"
+    DIFFERENTIAL = "DIFFERENTIAL"
+    DIFFERENTIAL_STRICT = "DIFFERENTIAL STRICT"
+    FULL = "FULL"
+
+
+class Status(StrEnum):
+    """The state of a stream table."""
+
+    INITIALIZING = "INITIALIZING"
+    ACTIVE = "ACTIVE"
+    SUSPENDED = "SUSPENDED"
+    ERROR = "ERROR"
+
+
+class Action(StrEnum):
+    """What a refresh did."""
+
+    NO_DATA = "NO_DATA"
+    APPEND_ONLY = "APPEND_ONLY"
+    DIFFERENTIAL = "DIFFERENTIAL"
+    FULL = "FULL"
+    REINITIALIZE = "REINITIALIZE"
+    SKIP = "SKIP"
+
+
+class RefreshStatus(StrEnum):
+    """How a refresh ended."""
+
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+
+
+class InitiatedBy(StrEnum):
+    """Who asked for a refresh."""
+
+    INITIAL = "INITIAL"
+    MANUAL = "MANUAL"
+    SCHEDULER = "SCHEDULER"
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshResult:
+    """What one refresh did. `frontier` maps each base table to the version the contents now reflect."""
+
+    action: Action
+    rows_inserted: int
+    rows_updated: int
+    rows_deleted: int
+    duration_ms: float
+    reason: str
+    frontier: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTableStatus:
+    """One row of `status()`."""
+
+    name: str
+    status: Status
+    refresh_mode: RefreshMode
+    is_populated: bool
+    consecutive_errors: int
+    schedule: str
+    data_timestamp: datetime | None
+    staleness: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshStats:
+    """One row of `refresh_stats()`."""
+
+    name: str
+    schema: str
+    status: Status
+    refresh_mode: RefreshMode
+    is_populated: bool
+    total_refreshes: int
+    successful_refreshes: int
+    failed_refreshes: int
+    total_rows_inserted: int
+    total_rows_updated: int
+    total_rows_deleted: int
+    avg_duration_ms: float | None
+    last_refresh_action: Action | None
+    last_refresh_status: RefreshStatus | None
+    last_refresh_at: datetime | None
+    staleness_secs: float | None
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshRecord:
+    """One row of `refresh_history()`."""
+
+    refresh_id: int
+    name: str
+    data_timestamp: datetime | None
+    start_time: datetime
+    end_time: datetime | None
+    action: Action | None
+    status: RefreshStatus
+    initiated_by: InitiatedBy
+    rows_inserted: int
+    rows_updated: int
+    rows_deleted: int
+    duration_ms: float | None
+    reason: str | None
+    error_message: str | None
+    details: Mapping[str, object] = field(default_factory=dict)
+    """The planner's inputs and what the refresh cost: changed rows, rows read, Spark jobs, milliseconds per step."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """Whether the contents equal the query at the frontier: rows missing from, and extra in, the stream table."""
+
+    ok: bool
+    missing: int
+    extra: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPlan:
+    """One line of an explanation: an operator, how it is maintained, and why."""
+
+    depth: int
+    operator: str
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """How a query is maintained. `steps` are the named queries of a refresh, exactly as Spark gets them."""
+
+    name: str | None
+    refresh_mode: RefreshMode
+    supported: bool
+    operators: tuple[OperatorPlan, ...]
+    steps: tuple[tuple[str, str], ...]
+    reasons: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        lines = [f"{'  ' * o.depth}{o.operator}  [{o.strategy}]" for o in self.operators]
+        lines += ["", *(f"-- {reason}" for reason in self.reasons)] if self.reasons else []
+        for name, sql in self.steps:
+            lines += ["", f"-- {name}", sql]
+        return "\n".join(lines)

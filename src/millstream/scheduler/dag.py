@@ -1,0 +1,170 @@
+"""The dependency graph of stream tables: what is refreshed before what. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING
+
+from millstream.errors import Code, MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.scheduler.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Dag:
+    """Tables and which of them reads which. Made by `Dag.build`, so it has no cycles.
+
+    Attributes:
+        nodes: all names, what is read before what reads it, and by name where that leaves a choice.
+        edges: pairs (what is read, what reads it).
+        stream_tables: the names that are stream tables; the others are only read.
+    """
+
+    nodes: tuple[str, ...]
+    edges: tuple[tuple[str, str], ...]
+    stream_tables: frozenset[str]
+
+    @classmethod
+    def build(cls, sources: Mapping[str, Iterable[str]]) -> Dag:
+        """The graph of what each stream table reads.
+
+        Raises:
+            MillstreamError: `CYCLE`, with the path.
+
+        >>> Dag.build({"totals": ["orders"], "best": ["totals"]}).nodes
+        ('orders', 'totals', 'best')
+        """
+        read = {name: sorted(set(names)) for name, names in sources.items()}
+        edges = sorted((source, name) for name, names in read.items() for source in names)
+        return cls(_ordered(read), tuple(edges), frozenset(read))
+
+    def with_table(self, name: str, sources: Iterable[str]) -> Dag:
+        """The graph after a stream table was created, or altered to read other tables; raises `CYCLE` as `build`."""
+        return Dag.build({t: self.sources(t) for t in self.stream_tables} | {name: tuple(sources)})
+
+    def sources(self, name: str) -> tuple[str, ...]:
+        """What a table reads directly."""
+        return tuple(source for source, reader in self.edges if reader == name)
+
+    def dependents(self, name: str) -> tuple[str, ...]:
+        """What reads a table directly."""
+        return tuple(reader for source, reader in self.edges if source == name)
+
+    def upstream(self, names: Iterable[str]) -> tuple[str, ...]:
+        """All that the tables read, directly or not, in the order of `nodes`; without the tables themselves."""
+        return self._closure(names, self._neighbours(backwards=True))
+
+    def downstream(self, names: Iterable[str]) -> tuple[str, ...]:
+        """All that reads the tables, directly or not, in the order of `nodes`; without the tables themselves."""
+        return self._closure(names, self._neighbours(backwards=False))
+
+    def refresh_order(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The tables and all stream tables they read, what is read first."""
+        named = set(names)
+        wanted = named.union(self.upstream(named)) & self.stream_tables
+        return tuple(n for n in self.nodes if n in wanted)
+
+    def effective_schedules(self, schedules: Mapping[str, Schedule]) -> dict[str, Schedule | None]:
+        """The schedule each stream table is refreshed by.
+
+        A CALCULATED one takes the shortest duration that any table reading it has, in turn; cron expressions do not
+        count, and None means it is refreshed on demand only.
+
+        >>> from millstream.scheduler.schedule import Schedule
+        >>> chain = Dag.build({"totals": ["orders"], "best": ["totals"]})
+        >>> given = {"totals": Schedule.parse("CALCULATED"), "best": Schedule.parse("30s")}
+        >>> chain.effective_schedules(given)["totals"].text
+        '30s'
+        """
+        readers = self._neighbours(backwards=False)
+        effective: dict[str, Schedule | None] = {}
+        for name in reversed(self.nodes):
+            if name not in self.stream_tables:
+                continue
+            own = schedules[name]
+            if own.kind == "CALCULATED":
+                effective[name] = _shortest(effective[reader] for reader in readers.get(name, ()))
+            else:
+                effective[name] = own
+        return effective
+
+    def mermaid(self) -> str:
+        """The graph as a Mermaid flowchart; stream tables are rounded."""
+        ids = {name: f"n{i}" for i, name in enumerate(self.nodes)}
+        lines = ["flowchart LR"]
+        for name in self.nodes:
+            label = '"' + name.replace("&", "#amp;").replace('"', "#quot;") + '"'
+            lines.append(f"    {ids[name]}" + (f"([{label}])" if name in self.stream_tables else f"[{label}]"))
+        lines += [f"    {ids[source]} --> {ids[reader]}" for source, reader in self.edges]
+        return "\n".join(lines) + "\n"
+
+    def dot(self) -> str:
+        """The graph for Graphviz; stream tables are rounded."""
+        lines = ["digraph lake {", "    rankdir=LR;"]
+        for name in self.nodes:
+            style = "box, style=rounded" if name in self.stream_tables else "box"
+            lines.append(f"    {_quoted(name)} [shape={style}];")
+        lines += [f"    {_quoted(source)} -> {_quoted(reader)};" for source, reader in self.edges]
+        return "\n".join([*lines, "}"]) + "\n"
+
+    def _neighbours(self, *, backwards: bool) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for source, reader in self.edges:
+            start, end = (reader, source) if backwards else (source, reader)
+            found.setdefault(start, []).append(end)
+        return found
+
+    def _closure(self, names: Iterable[str], neighbours: Mapping[str, list[str]]) -> tuple[str, ...]:
+        given = set(names)
+        self._refuse_unknown(given)
+        reached: set[str] = set()
+        waiting = list(given)
+        while waiting:
+            for name in neighbours.get(waiting.pop(), ()):
+                if name not in reached:
+                    reached.add(name)
+                    waiting.append(name)
+        return tuple(n for n in self.nodes if n in reached and n not in given)
+
+    def _refuse_unknown(self, names: set[str]) -> None:
+        unknown = sorted(names.difference(self.nodes))
+        if unknown:
+            raise MillstreamError(Code.UNKNOWN_TABLE, f"not in the graph: {', '.join(unknown)}")
+
+
+def _ordered(read: Mapping[str, list[str]]) -> tuple[str, ...]:
+    sorter = TopologicalSorter(read)
+    try:
+        sorter.prepare()
+    except CycleError as e:
+        raise _cycle(e.args[1]) from e
+    order: list[str] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready())
+        order += ready
+        sorter.done(*ready)
+    return tuple(order)
+
+
+def _cycle(path: list[str]) -> MillstreamError:
+    """The error for a cycle, told from its first name by the alphabet so that the text does not vary."""
+    names = path[:-1]
+    first = names.index(min(names))
+    around = names[first:] + names[: first + 1]
+    return MillstreamError(
+        Code.CYCLE,
+        f"{around[0]} would read itself: {' -> '.join(reversed(around))}",
+        hint="read the base tables instead",
+    )
+
+
+def _shortest(schedules: Iterable[Schedule | None]) -> Schedule | None:
+    durations = [s for s in schedules if s is not None and s.seconds is not None]
+    return min(durations, key=lambda s: (s.seconds or 0, s.text), default=None)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,176 @@
+"""Schedules: how stale a stream table may become (`5m`), or when it is refreshed (`0 6 * * 1-5`). Pure.
+
+A duration counts from the last refresh; a cron expression fires at fixed times, in the time zone of the stream table;
+`CALCULATED` leaves it to what reads the table (see `dag`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from enum import StrEnum
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from millstream.errors import Code, MillstreamError
+
+CALCULATED = "CALCULATED"
+MAX_DURATION_SECONDS = 5_200 * 7 * 86_400  # a hundred years: far below where dates overflow
+
+_UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile(r"(?:[0-9]{1,12}[wdhms])+")
+_PART = re.compile(r"([0-9]+)([wdhms])")
+_CRON_FIELDS = re.compile(r"[0-9A-Za-z*/,#-]{1,200}")
+_ALIASES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_HINT = (
+    "write a duration ('30s', '5m', '1h30m', '2d', '1w'), a cron expression of 5 or 6 fields ('*/5 * * * *'), "
+    "an alias (" + ", ".join(_ALIASES) + ") or CALCULATED"
+)
+
+
+class ScheduleKind(StrEnum):
+    """What decides when a table is due."""
+
+    DURATION = "DURATION"
+    CRON = "CRON"
+    CALCULATED = "CALCULATED"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A checked schedule. `text` is what the user wrote; of `seconds` and `cron` the one of its kind is set."""
+
+    kind: ScheduleKind
+    text: str
+    seconds: int | None = None
+    cron: str | None = None
+    time_zone: str = "UTC"
+
+    @classmethod
+    def parse(cls, text: str, *, min_seconds: int = 1, time_zone: str = "UTC") -> Schedule:
+        """Read a schedule.
+
+        Args:
+            text: a duration, a cron expression, an alias or CALCULATED.
+            min_seconds: the shortest duration allowed; cron expressions are not held to it.
+            time_zone: where the hours and days of a cron expression are those of the clock on the wall.
+
+        Raises:
+            MillstreamError: `SCHEDULE_INVALID`.
+
+        >>> Schedule.parse("1h30m").seconds
+        5400
+        >>> Schedule.parse("@hourly").cron
+        '0 * * * *'
+        """
+        shown = text.strip()
+        if shown.upper() == CALCULATED:
+            return cls(ScheduleKind.CALCULATED, CALCULATED)
+        if _DURATION.fullmatch(shown):
+            return cls(ScheduleKind.DURATION, shown, seconds=_duration(shown, min_seconds))
+        if shown.startswith("@") or len(shown.split()) > 1:
+            return cls(ScheduleKind.CRON, shown, cron=_cron(shown), time_zone=_known_zone(time_zone))
+        raise _invalid(shown, "it is no duration, cron expression or CALCULATED", _hint_for(shown))
+
+    def is_due(self, last: datetime | None, now: datetime) -> bool:
+        """Whether a table last refreshed at `last` is to be refreshed at `now`; one never refreshed always is.
+
+        CALCULATED is never due by itself.
+        """
+        due = self.next_due(last, now)
+        return due is not None and due <= now
+
+    def next_due(self, last: datetime | None, now: datetime) -> datetime | None:
+        """When a table last refreshed at `last` is next due: `now` if it is overdue, None if CALCULATED."""
+        if self.kind is ScheduleKind.CALCULATED:
+            return None
+        if last is None:
+            return now
+        due = self.deadline(last) or self._fires_after(last)
+        return None if due is None else max(due, now)
+
+    def deadline(self, last: datetime | None) -> datetime | None:
+        """When the data of `last` goes stale; durations only."""
+        return None if last is None or self.seconds is None else last + timedelta(seconds=self.seconds)
+
+    def _fires_after(self, moment: datetime) -> datetime | None:
+        """When the cron expression fires next; None if not within fifty years."""
+        if self.cron is None:
+            return None
+        fires = next(CronSim(self.cron, moment.astimezone(_zone(self.time_zone))), None)
+        return None if fires is None else fires.astimezone(UTC)
+
+
+def _duration(text: str, min_seconds: int) -> int:
+    parts = [(int(number), unit) for number, unit in _PART.findall(text)]
+    units = [unit for _, unit in parts]
+    if len(set(units)) != len(units):
+        raise _invalid(text, "it names a unit twice", "write each of w, d, h, m and s at most once, as in '1h30m'")
+    seconds = sum(number * _UNIT_SECONDS[unit] for number, unit in parts)
+    if seconds < min_seconds:
+        raise _invalid(text, f"the shortest schedule is {min_seconds}s", "raise it, or lower min_schedule_seconds")
+    if seconds > MAX_DURATION_SECONDS:
+        raise _invalid(text, "it is longer than a hundred years", "suspend a table that shall not be refreshed")
+    return seconds
+
+
+def _cron(text: str) -> str:
+    """The 5 or 6 fields, checked: known, in range, and of a day that comes."""
+    if text.startswith("@"):
+        if text.lower() not in _ALIASES:
+            raise _invalid(text, "there is no such alias", "known are " + ", ".join(_ALIASES))
+        return _ALIASES[text.lower()]
+    fields = text.split()
+    if len(fields) not in (5, 6):
+        raise _invalid(text, f"it has {len(fields)} fields", _HINT)
+    if not all(_CRON_FIELDS.fullmatch(f) for f in fields):
+        raise _invalid(text, "a field has a character cron does not know", _HINT)
+    cron = " ".join(fields)
+    try:
+        next(CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC)))
+    except CronSimError as e:
+        raise _invalid(text, str(e).lower(), "the fields are [second] minute hour day month weekday") from e
+    except StopIteration as e:
+        raise _invalid(text, "no day fits it for fifty years", "check day and month") from e
+    return cron
+
+
+def _known_zone(name: str) -> str:
+    _zone(name)
+    return name
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as e:
+        raise MillstreamError(
+            Code.SETTING_INVALID, f"unknown time zone {name!r}", hint="use a name such as Europe/Berlin"
+        ) from e
+
+
+def _hint_for(text: str) -> str:
+    """What the user most likely meant."""
+    if re.fullmatch(r"[0-9]+", text):
+        return f"write the unit: '{text}s' or '{text}m'"
+    if _DURATION.fullmatch(text.lower()):
+        return f"write units in lower case: '{text.lower()}'"
+    if re.fullmatch(r"[0-9]+ms", text):
+        return "the shortest unit is s"
+    if re.fullmatch(r"[0-9]*\.[0-9]+[wdhms]", text):
+        return "write whole numbers, as in '1h30m'"
+    return _HINT
+
+
+def _invalid(text: str, why: str, hint: str) -> MillstreamError:
+    return MillstreamError(Code.SCHEDULE_INVALID, f"{text[:80]!r} is not a schedule: {why}", hint=hint)

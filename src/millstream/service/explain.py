@@ -1,0 +1,74 @@
+"""How a query is maintained, in words and in SQL: the same operators and steps that a refresh runs."""
+
+from __future__ import annotations
+
+from millstream.diff.base import STRATEGIES
+from millstream.diff.keyed import KeyedStage
+from millstream.diff.stages import PUBLIC, NamedStage
+from millstream.lake import Compiled
+from millstream.ops import Aggregate, Filter, InnerJoin, OuterJoin, Project, Relation, Scan, render
+from millstream.ops.render import to_sql
+from millstream.results import Explanation, OperatorPlan, RefreshMode
+
+
+def explanation(compiled: Compiled, mode: RefreshMode, name: str | None = None) -> Explanation:
+    """The operator tree, the strategy of each operator, and the steps of a refresh in which every input changed."""
+    operators: list[OperatorPlan] = []
+    steps: list[tuple[str, str]] = []
+    for named in compiled.stages:
+        operators += _stage(named)
+        prefix = "" if len(compiled.stages) == 1 else f"{_title(named)}: "
+        for step in named.stage.steps(frozenset(named.inputs)):
+            title = prefix + step.name + (f" (only if {step.only_if} asks for it)" if step.only_if else "")
+            steps.append((title, to_sql(render(step.relation), pretty=True)))
+    if not compiled.stages:
+        operators = [OperatorPlan(0, "query", "recomputed at each refresh")]
+        steps = [("full", compiled.query)]
+    return Explanation(
+        name=name,
+        refresh_mode=mode,
+        supported=compiled.is_incremental,
+        operators=tuple(operators),
+        steps=tuple(steps),
+        reasons=(*compiled.reasons, *compiled.notices),
+        columns=tuple((c.name, c.type) for c in compiled.columns),
+    )
+
+
+def _title(named: NamedStage) -> str:
+    return "result" if named.name == PUBLIC else f"hidden {named.name.removeprefix('__ms_')}"
+
+
+def _stage(named: NamedStage) -> list[OperatorPlan]:
+    stage = named.stage
+    lines = [OperatorPlan(0, _title(named), "stored by key" if isinstance(stage, KeyedStage) else "stored as rows")]
+    if not isinstance(stage, KeyedStage):
+        return lines + _tree(stage.body, 1)
+    keys = ", ".join(i.column.name for i in stage.body.keys) or "all rows"
+    lines.append(OperatorPlan(1, f"aggregate by {keys}", "touched groups merged with their stored state"))
+    for item, call in zip(stage.body.calls, stage.calls, strict=True):
+        lines.append(OperatorPlan(2, item.expression.sql(dialect="spark"), call.strategy))
+    return lines + _tree(stage.body.input, 2)
+
+
+def _tree(relation: Relation, depth: int) -> list[OperatorPlan]:
+    line = OperatorPlan(depth, _describe(relation), STRATEGIES.get(type(relation), ""))
+    return [line, *(o for child in relation.children for o in _tree(child, depth + 1))]
+
+
+def _describe(relation: Relation) -> str:
+    match relation:
+        case Scan():
+            return f"scan {relation.source} ({', '.join(relation.origin)})"
+        case Filter():
+            return f"filter {relation.predicate.sql(dialect='spark')}"
+        case Project():
+            return f"project {', '.join(c.name for c in relation.schema)}"
+        case InnerJoin():
+            conditions = " AND ".join(c.sql(dialect="spark") for c in relation.conditions)
+            return f"inner join of {len(relation.inputs)}" + (f" on {conditions}" if conditions else "")
+        case OuterJoin():
+            return f"{relation.kind} outer join on {relation.condition.sql(dialect='spark')}"
+        case Aggregate():
+            return "aggregate"
+    return type(relation).__name__.lower()

@@ -1,0 +1,298 @@
+"""`connect` and `Millstream`: the public calls, each a few lines over the parts that do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from millstream.catalog import Catalog
+from millstream.catalog.facade import utc_now
+from millstream.catalog.models import StreamTable
+from millstream.engine.analyzer import explained
+from millstream.engine.session import adopt_session, close_session, create_session, use_lake
+from millstream.engine.worker import Workers
+from millstream.errors import Code, MillstreamError
+from millstream.lake import Lake
+from millstream.naming import TableName
+from millstream.refresh.coordinator import Coordinator
+from millstream.refresh.full_text import run_text
+from millstream.refresh.inputs import base_tables, bind_inputs
+from millstream.refresh.locks import locks_for
+from millstream.refresh.verify import compare
+from millstream.results import (
+    Explanation,
+    InitiatedBy,
+    RefreshMode,
+    RefreshRecord,
+    RefreshResult,
+    RefreshStats,
+    StreamTableStatus,
+    VerifyResult,
+)
+from millstream.scheduler.dag import Dag
+from millstream.scheduler.schedule import Schedule
+from millstream.service.definitions import Definitions, parse_mode, parse_status
+from millstream.service.explain import explanation
+from millstream.service.statements import Statements
+from millstream.settings import Settings
+
+DEFAULT_LAKE = "./lake"
+CONFIG_FILE = "millstream.toml"
+Progress = Callable[[str], None]
+
+
+def connect(
+    lake: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    spark: SparkSession | None = None,
+    progress: Progress | None = None,
+) -> Millstream:
+    """Open a lake; the directory is made if it is not there.
+
+    Args:
+        lake: the lake's directory, by default `./lake`.
+        config: a `millstream.toml`; by default the one in the lake's directory, if any.
+        spark: an existing session to work in; by default one is started for the lake.
+        progress: called with a few words when a longer piece of work begins.
+
+    Raises:
+        MillstreamError: JAVA_MISSING, JARS_UNRESOLVED, LAKE_UNWRITABLE, SETTING_INVALID, CATALOG_UNAVAILABLE.
+    """
+    root = Path(lake if lake is not None else DEFAULT_LAKE).resolve()
+    found = Path(config) if config is not None else root / CONFIG_FILE
+    settings = Settings.load(found) if config is not None or found.exists() else Settings()
+    return Millstream(root, settings, spark, progress or (lambda _: None))
+
+
+class Millstream:
+    """A lake and its stream tables. Close it, or use it in a `with` block."""
+
+    def __init__(self, root: Path, settings: Settings, spark: SparkSession | None, progress: Progress) -> None:
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise MillstreamError(
+                Code.LAKE_UNWRITABLE, f"{root} cannot be made: {e.strerror}", hint="choose a directory you may write to"
+            ) from e
+        self._clock: Callable[[], datetime] = utc_now
+        self._catalog = Catalog.open(settings.catalog_url or root)
+        try:
+            progress("starting Spark")
+            self._owns_session = spark is None
+            warehouse = root / "tables"
+            self.spark = create_session(settings, warehouse) if spark is None else adopt_session(spark, settings)
+            if spark is not None:
+                use_lake(spark, warehouse)
+            self._workers = Workers(self.spark, settings)
+            self._lake = Lake(root, self.spark, self._workers, self._catalog)
+            self._lake.sync()
+        except BaseException:
+            self._catalog.close()
+            raise
+        self._settings = settings
+        self._definitions = Definitions(self._lake, self._catalog, self._workers, settings)
+        self._statements = Statements(self, self._lake, self._catalog, settings, self.spark)
+        self._coordinator = Coordinator(
+            self._catalog,
+            self._workers,
+            locks_for(self._catalog, root),
+            settings,
+            self._definitions,
+            self._clock,
+            progress,
+        )
+
+    def close(self) -> None:
+        """Give the session and the catalog back."""
+        self._catalog.close()
+        if self._owns_session:
+            close_session(self.spark)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # Data
+
+    def sql(self, text: str) -> DataFrame:
+        """Run one statement: millstream's own, or any of Spark's.
+
+        Raises:
+            MillstreamError: what is wrong with it, and where.
+        """
+        return self._statements.run(text)
+
+    def table(self, name: str) -> DataFrame:
+        """A stream table, table or view as a DataFrame.
+
+        Raises:
+            MillstreamError: UNKNOWN_TABLE.
+        """
+        self._lake.sync()
+        try:
+            return self.spark.table(self._lake.spark_name(TableName.parse(name)))
+        except PySparkException as e:
+            raise explained(e, name) from e
+
+    # Definitions
+
+    def create_stream_table(
+        self,
+        name: str,
+        query: str,
+        schedule: str = "1m",
+        refresh_mode: str = "AUTO",
+        initialize: bool = True,
+        dialect: str | None = None,
+    ) -> None:
+        """Declare a query whose result is kept up to date, and load it unless `initialize` is false.
+
+        Raises:
+            MillstreamError: NAME_TAKEN, SCHEDULE_INVALID, MODE_INVALID, UNSUPPORTED_SQL, or what is wrong with the query.
+        """
+        parsed = TableName.parse(name)
+        self._definitions.create(parsed, query, schedule, parse_mode(refresh_mode), dialect)
+        if not initialize:
+            return
+        try:
+            self._refresh(parsed, InitiatedBy.INITIAL)
+        except BaseException:
+            self._definitions.drop(parsed, cascade=False)
+            raise
+
+    def replace_stream_table(
+        self, name: str, query: str, *, schedule: str | None = None, refresh_mode: str | None = None
+    ) -> None:
+        """What CREATE OR REPLACE does to a stream table that exists: another definition under the same name."""
+        self.alter_stream_table(name, query=query, schedule=schedule, refresh_mode=refresh_mode)
+        self._refresh(TableName.parse(name), InitiatedBy.INITIAL)
+
+    def alter_stream_table(
+        self,
+        name: str,
+        *,
+        query: str | None = None,
+        schedule: str | None = None,
+        refresh_mode: str | None = None,
+        status: str | None = None,
+    ) -> None:
+        """Change a stream table; None leaves a thing as it is. A new query starts over at the next refresh.
+
+        Raises:
+            MillstreamError: NOT_A_STREAM_TABLE, INCOMPATIBLE_CHANGE, CYCLE, SCHEDULE_INVALID, MODE_INVALID, STATUS_INVALID.
+        """
+        table = self._catalog.get(TableName.parse(name))
+        mode = parse_mode(refresh_mode) if refresh_mode is not None else None
+        checked = Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds).text if schedule is not None else None
+        new_status = parse_status(status) if status is not None else None
+        if query is not None or (mode is not None and mode is not table.refresh_mode):
+            table = self._definitions.redefine(table, query or table.definition.original_query, mode)
+        if checked is not None or new_status is not None:
+            self._catalog.alter_stream_table(table.name, schedule=checked, status=new_status)
+
+    def drop_stream_table(self, name: str, *, cascade: bool = False) -> None:
+        """Drop a stream table, and with `cascade` those that read it.
+
+        Raises:
+            MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST.
+        """
+        self._definitions.drop(TableName.parse(name), cascade=cascade)
+
+    # Refreshing
+
+    def refresh_stream_table(self, name: str, *, mode: str | None = None) -> RefreshResult:
+        """Bring a stream table, and first what it reads, up to date; `mode` is for this table and this time only.
+
+        Raises:
+            MillstreamError: SUSPENDED, FULL_REQUIRED, SOURCE_MISSING, SOURCE_CHANGED, REFRESH_FAILED, ...
+        """
+        parsed = parse_mode(mode) if mode is not None else None
+        return self._refresh(TableName.parse(name), InitiatedBy.MANUAL, parsed)
+
+    def _refresh(self, name: TableName, initiated_by: InitiatedBy, mode: RefreshMode | None = None) -> RefreshResult:
+        self._catalog.get(name)
+        chain = [TableName.parse(n) for n in self.dag().refresh_order([str(name)])]
+        return self._coordinator.refresh(chain, initiated_by, mode)
+
+    # Looking
+
+    def status(self) -> list[StreamTableStatus]:
+        """All stream tables, with how stale they are."""
+        return list(self._catalog.statuses())
+
+    def refresh_stats(self) -> list[RefreshStats]:
+        """Per stream table, its refreshes added up."""
+        stale_after: dict[TableName, float] = {}
+        tables = self._catalog.list()
+        schedules = {str(t.name): Schedule.parse(t.schedule) for t in tables}
+        for name, schedule in self.dag().effective_schedules(schedules).items():
+            if schedule is not None and schedule.seconds is not None:
+                stale_after[TableName.parse(name)] = float(schedule.seconds)
+        return list(self._catalog.stats(stale_after))
+
+    def refresh_history(self, name: str | None = None, limit: int = 20) -> list[RefreshRecord]:
+        """The last refreshes, the newest first."""
+        parsed = TableName.parse(name) if name is not None else None
+        if parsed is not None:
+            self._catalog.get(parsed)
+        return [r.as_record() for r in self._catalog.history(parsed, limit)]
+
+    def staleness(self, name: str) -> float | None:
+        """Seconds since the data timestamp; None before the first refresh."""
+        stamp = self._catalog.get(TableName.parse(name)).data_timestamp
+        return (self._clock() - stamp).total_seconds() if stamp is not None else None
+
+    def explain(self, name: str) -> Explanation:
+        """How a stream table is maintained."""
+        table = self._catalog.get(TableName.parse(name))
+        return explanation(self._definitions.compiled(table), table.refresh_mode, str(table.name))
+
+    def validate(self, query: str, dialect: str | None = None) -> Explanation:
+        """How a query would be maintained; nothing is created.
+
+        Raises:
+            MillstreamError: what is wrong with it, or why it cannot be maintained incrementally.
+        """
+        compiled = self._definitions.compile(query, RefreshMode.DIFFERENTIAL, dialect)
+        return explanation(compiled, RefreshMode.DIFFERENTIAL)
+
+    def dag(self) -> Dag:
+        """What reads what."""
+        tables = self._catalog.list()
+        return Dag.build({str(t.name): [d.name for d in t.definition.dependencies] for t in tables})
+
+    def verify(self, name: str) -> VerifyResult:
+        """Compare the contents with the query at the frontier.
+
+        Raises:
+            MillstreamError: NOT_POPULATED.
+        """
+        table = self._catalog.get(TableName.parse(name))
+        if not table.is_populated or table.data_timestamp is None:
+            raise MillstreamError(Code.NOT_POPULATED, f"{name} has never been refreshed", hint="refresh it first")
+        return self._compare(table)
+
+    def _compare(self, table: StreamTable) -> VerifyResult:
+        worker, compiled = self._workers.here(), self._definitions.compiled(table)
+        worker.use(table.definition.settings)
+        assert table.data_timestamp is not None
+        paths = base_tables(self._catalog, (table,))
+        inputs = bind_inputs(self._catalog, table, compiled, dict(table.frontier), paths, at_frontier=True)
+        expected = run_text(worker, compiled, inputs, table.data_timestamp)
+        stage, layout = table.public_stage, compiled.layouts[-1]
+        assert stage.version is not None
+        contents = worker.store.read(stage.path, stage.version)
+        if layout.hides_rows:
+            contents = contents.where("__ms_visible")
+        contents = contents.select(*layout.outputs)
+        return compare(contents, expected, self._settings.verify_relative_tolerance)
+

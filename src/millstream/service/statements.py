@@ -1,0 +1,219 @@
+"""Runs SQL text: millstream's own statements here, everything else in Spark, with the lake's catalog kept in step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from millstream.catalog import Catalog
+from millstream.catalog.models import ObjectKind, SourceKind
+from millstream.engine.analyzer import explained
+from millstream.errors import Code, MillstreamError
+from millstream.lake import Lake
+from millstream.naming import TableName
+from millstream.settings import Settings
+from millstream.sql.statements import (
+    AlterStreamTable,
+    CreateStreamTable,
+    DescribeStreamTable,
+    DropStreamTable,
+    ExplainStreamTable,
+    Other,
+    RefreshStreamTable,
+    ShowStreamTables,
+    Target,
+    parse_statement,
+)
+
+if TYPE_CHECKING:
+    from millstream.service.facade import Millstream
+
+_READS = {"SELECT", "WITH", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "VALUES", "FROM", "TABLE"}
+
+
+class Statements:
+    """Dispatches statements by their kind."""
+
+    def __init__(self, facade: Millstream, lake: Lake, catalog: Catalog, settings: Settings, spark: SparkSession) -> None:
+        self._facade = facade
+        self._lake = lake
+        self._catalog = catalog
+        self._settings = settings
+        self._spark = spark
+
+    def run(self, text: str) -> DataFrame:
+        """Run one statement."""
+        statement = parse_statement(text)
+        handlers: dict[type, Callable[[Any], DataFrame]] = {
+            CreateStreamTable: self._create,
+            AlterStreamTable: self._alter,
+            DropStreamTable: self._drop,
+            RefreshStreamTable: self._refresh,
+            ShowStreamTables: self._show,
+            DescribeStreamTable: self._describe,
+            ExplainStreamTable: self._explain,
+            Other: self._spark_statement,
+        }
+        return handlers[type(statement)](statement)
+
+    # millstream's own
+
+    def _create(self, s: CreateStreamTable) -> DataFrame:
+        exists = self._catalog.find(s.name) is not None
+        if exists and s.if_not_exists:
+            return self._said(f"{s.name} exists")
+        schedule, mode = s.schedule or "1m", s.refresh_mode or "AUTO"
+        if exists and s.or_replace:
+            self._facade.replace_stream_table(str(s.name), s.query, schedule=schedule, refresh_mode=mode)
+        else:
+            self._facade.create_stream_table(
+                str(s.name), s.query, schedule=schedule, refresh_mode=mode, initialize=not s.with_no_data
+            )
+        return self._said(f"{s.name} created")
+
+    def _alter(self, s: AlterStreamTable) -> DataFrame:
+        self._facade.alter_stream_table(
+            str(s.name), query=s.query, schedule=s.set_schedule, refresh_mode=s.set_refresh_mode, status=s.set_status
+        )
+        return self._said(f"{s.name} altered")
+
+    def _drop(self, s: DropStreamTable) -> DataFrame:
+        if s.if_exists and self._catalog.find(s.name) is None:
+            return self._said(f"{s.name} does not exist")
+        self._facade.drop_stream_table(str(s.name), cascade=s.cascade)
+        return self._said(f"{s.name} dropped")
+
+    def _refresh(self, s: RefreshStreamTable) -> DataFrame:
+        r = self._facade.refresh_stream_table(str(s.name), mode="FULL" if s.full else None)
+        row = (str(r.action), r.rows_inserted, r.rows_updated, r.rows_deleted, r.duration_ms, r.reason)
+        return self._frame(
+            [row],
+            "action string, rows_inserted bigint, rows_updated bigint, rows_deleted bigint, duration_ms double, reason string",
+        )
+
+    def _show(self, _: ShowStreamTables) -> DataFrame:
+        rows = [
+            (
+                s.name,
+                str(s.status),
+                str(s.refresh_mode),
+                s.is_populated,
+                s.consecutive_errors,
+                s.schedule,
+                s.data_timestamp,
+                s.staleness,
+            )
+            for s in self._facade.status()
+        ]
+        return self._frame(
+            rows,
+            "name string, status string, refresh_mode string, is_populated boolean, consecutive_errors int, "
+            "schedule string, data_timestamp timestamp, staleness double",
+        )
+
+    def _describe(self, s: DescribeStreamTable) -> DataFrame:
+        table = self._catalog.get(s.name)
+        facts: list[tuple[str, str | None]] = [(n, t) for n, t in table.definition.columns]
+        facts += [
+            ("", None),
+            ("# Name", str(table.name)),
+            ("# Status", str(table.status) + (f" ({table.status_reason})" if table.status_reason else "")),
+            ("# Refresh mode", str(table.refresh_mode)),
+            ("# Schedule", table.schedule),
+            ("# Reads", ", ".join(d.name for d in table.definition.dependencies)),
+            ("# Data timestamp", str(table.data_timestamp)),
+            ("# Query", table.definition.original_query),
+        ]
+        return self._frame(facts, "col_name string, data_type string")
+
+    def _explain(self, s: ExplainStreamTable) -> DataFrame:
+        return self._frame([(str(self._facade.explain(str(s.name))),)], "plan string")
+
+    def _said(self, text: str) -> DataFrame:
+        return self._frame([(text,)], "status string")
+
+    def _frame(self, rows: Sequence[tuple[Any, ...]], schema: str) -> DataFrame:
+        return self._spark.createDataFrame(list(rows), schema)
+
+    # Spark's
+
+    def _spark_statement(self, s: Other) -> DataFrame:
+        self._lake.sync()
+        targets = [(t, name) for t in s.targets if (name := self._lake.resolve(t.parts)) and not s.temporary]
+        if s.verb not in _READS:
+            for target, name in targets:
+                self._refuse_stream_table(s, target, name)
+                self._refuse_source_ddl(s, target, name)
+        try:
+            result = self._spark.sql(s.text)
+        except PySparkException as e:
+            raise explained(e, s.text) from e
+        for _, name in targets:
+            self._record(s, name)
+        return result
+
+    def _refuse_stream_table(self, s: Other, target: Target, name: TableName) -> None:
+        if s.kind == "FUNCTION" or self._catalog.find(name) is None:
+            return
+        if s.verb == "CREATE":
+            raise MillstreamError(
+                Code.NAME_TAKEN, f"{name} is a stream table", position=target.position, sql=s.text, hint="choose another name"
+            )
+        raise MillstreamError(
+            Code.STREAM_TABLE_READ_ONLY,
+            f"{s.verb} on the stream table {name}",
+            position=target.position,
+            sql=s.text,
+            hint="change what it reads, or its definition with ALTER STREAM TABLE; DROP STREAM TABLE drops it",
+        )
+
+    def _refuse_source_ddl(self, s: Other, target: Target, name: TableName) -> None:
+        """With block_source_ddl: no DDL on columns a stream table reads, nor dropping the table."""
+        if not self._settings.block_source_ddl or s.verb not in {"ALTER", "DROP", "CREATE"}:
+            return
+        if s.verb == "ALTER" and not s.changes_columns and s.renamed_to is None:
+            return
+        readers = [t for t in self._catalog.list() if self._reads(t.definition.dependencies, name, s.columns)]
+        if readers and (s.verb != "CREATE" or s.or_replace):
+            raise MillstreamError(
+                Code.SOURCE_DDL_BLOCKED,
+                f"{name} is read by {', '.join(str(t.name) for t in readers)}",
+                position=target.position,
+                sql=s.text,
+                hint="set block_source_ddl = false to have them reinitialised instead",
+            )
+
+    def _reads(self, dependencies: Sequence[Any], name: TableName, columns: Sequence[str]) -> bool:
+        touched = {c.lower() for c in columns}
+        for dependency in dependencies:
+            if dependency.kind in {SourceKind.TABLE, SourceKind.VIEW} and dependency.name == str(name):
+                used = {c.lower() for c in dependency.columns_used}
+                if not touched or not used or touched & used:
+                    return True
+        return False
+
+    def _record(self, s: Other, name: TableName) -> None:
+        """Keep the catalog in step with what a statement made or dropped."""
+        match s.verb, s.kind:
+            case "CREATE", "TABLE":
+                self._lake.adopt(name)
+            case "REPLACE", "TABLE":
+                self._lake.adopt(name)
+            case ("CREATE" | "ALTER"), "VIEW":
+                self._lake.record_view(name)
+            case "CREATE", "FUNCTION":
+                self._lake.record_function(name, s.text)
+            case "DROP", "TABLE":
+                self._lake.forget(ObjectKind.TABLE, name)
+            case "DROP", "VIEW":
+                self._lake.forget(ObjectKind.VIEW, name)
+            case "DROP", "FUNCTION":
+                self._lake.forget(ObjectKind.FUNCTION, name)
+            case "ALTER", "TABLE" if s.renamed_to is not None:
+                new = self._lake.resolve(s.renamed_to.parts)
+                self._catalog.drop_lake_object(ObjectKind.TABLE, name)
+                if new is not None:
+                    self._lake.adopt(new)

@@ -1,0 +1,125 @@
+"""Typed settings: defaults, a `millstream.toml`, and nothing that is silently ignored."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from millstream.errors import Code, MillstreamError
+
+MergeStrategy = Literal["auto", "merge", "delete_insert"]
+DirectWay = Literal["auto", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, with their defaults. `metadata["range"]` bounds numbers, both ends included."""
+
+    # What a refresh does
+    differential_max_change_ratio: float = field(default=0.15, metadata={"range": (0.0, 1.0)})
+    """Changed rows / source rows above which AUTO recomputes; 0 never does for that reason, 1 always."""
+    merge_strategy: MergeStrategy = "auto"
+    """How a delta is applied: `merge`, `delete_insert`, or chosen by size."""
+    min_schedule_seconds: int = field(default=1, metadata={"range": (1, 86_400)})
+    """The shortest schedule a stream table may have."""
+    max_consecutive_errors: int = field(default=3, metadata={"range": (1, 100)})
+    """Failed refreshes in a row after which a stream table goes to ERROR."""
+    block_source_ddl: bool = False
+    """Refuse DDL that changes columns a stream table reads, instead of reinitialising it."""
+    enable_change_data_feed: bool = True
+    """Switch the change data feed on where a source lacks it."""
+    verify_relative_tolerance: float = field(default=1e-9, metadata={"range": (0.0, 1.0)})
+    """How far two doubles may differ, relative to the larger, and still be equal to `verify`."""
+
+    # How Delta tables are reached
+    direct_way: DirectWay = "auto"
+    """`never` sends every read and commit through Spark, e.g. where two writers share an S3 bucket."""
+    direct_max_rows: int = field(default=50_000, metadata={"range": (0, 10_000_000)})
+    """Changes of up to so many rows are read and committed without Spark."""
+
+    # Where things are
+    catalog_url: str | None = None
+    """A SQLAlchemy URL of a shared catalog; by default a SQLite file in the lake."""
+    spark_master: str | None = None
+    """A cluster's master; by default Spark runs inside this process."""
+    spark_remote: str | None = None
+    """A Spark Connect server, `sc://host:port`."""
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of the Spark session; they win over millstream's own."""
+    jars: str | None = None
+    """A directory that holds Delta's jars, for machines without a network."""
+    time_zone: str = "UTC"
+    """The session time zone of queries; stored with each stream table when it is created."""
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for item in dataclasses.fields(self):
+            _check(item.name, getattr(self, item.name), hints[item.name], item.metadata.get("range"))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Settings:
+        """Read the `[millstream]` table of a TOML file; `[spark]` becomes `spark_conf`."""
+        try:
+            document = tomllib.loads(Path(path).read_text())
+        except OSError as e:
+            raise MillstreamError(Code.SETTING_INVALID, f"cannot read {path}: {e.strerror}") from e
+        except tomllib.TOMLDecodeError as e:
+            raise MillstreamError(Code.SETTING_INVALID, f"{path} is not valid TOML: {e}") from e
+        _refuse_unknown(document, {"millstream", "spark"}, f"section in {path}")
+        values = dict(document.get("millstream", {}))
+        if "spark" in document:
+            values["spark_conf"] = {k: _spark_text(v) for k, v in _flat(document["spark"])}
+        return cls.of(values)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Settings:
+        """Settings from plain values; an unknown name is an error."""
+        _refuse_unknown(values, {f.name for f in dataclasses.fields(cls)}, "setting")
+        return cls(**values)
+
+
+def _check(name: str, value: Any, hint: Any, bounds: tuple[float, float] | None) -> None:
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise _invalid(name, value, "one of " + ", ".join(map(str, get_args(hint))))
+        return
+    if hint is bool and not isinstance(value, bool):
+        raise _invalid(name, value, "true or false")
+    if hint in (int, float):
+        if isinstance(value, bool) or not isinstance(value, int if hint is int else (int, float)):
+            raise _invalid(name, value, "a whole number" if hint is int else "a number")
+        if bounds and not bounds[0] <= value <= bounds[1]:
+            raise _invalid(name, value, f"between {bounds[0]} and {bounds[1]}")
+
+
+def _invalid(name: str, value: object, wanted: str) -> MillstreamError:
+    return MillstreamError(Code.SETTING_INVALID, f"{name} = {value!r}", hint=f"it must be {wanted}")
+
+
+def _refuse_unknown(values: Mapping[str, Any], known: set[str], what: str) -> None:
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise MillstreamError(
+            Code.SETTING_INVALID,
+            f"unknown {what}: {', '.join(unknown)}",
+            hint="known are " + ", ".join(sorted(known)),
+        )
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """TOML reads `spark.executor.memory` as nested tables; Spark wants the dotted key back."""
+    items: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            items += _flat(value, f"{prefix}{key}.")
+        else:
+            items.append((prefix + key, value))
+    return items
+
+
+def _spark_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,1 @@
+"""Where results go: applying a stage's change to its stored table."""

@@ -1,0 +1,1 @@
+"""Where changes come from: what a refresh reads of its inputs."""

@@ -1,0 +1,59 @@
+"""A Delta table as an input: its contents at a version, and its changes between two.
+
+A user's table and a stream table are read alike; a stream table's stored columns are given the names its view shows,
+and rows its HAVING hides are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from millstream import naming
+from millstream.engine.storage import DeltaStore, RangeSummary
+from millstream.naming import quote
+
+
+@dataclass(frozen=True)
+class DeltaInput:
+    """An input of a stage.
+
+    Args:
+        id: its name in frontiers and in the stage's steps.
+        path: where the table lies.
+        stored: the stored column of each column that has another name in the table.
+        hides_rows: whether rows with VISIBLE false are no part of it.
+        table_id: the Delta table's id when it was first read: another one under the same path is another table.
+    """
+
+    id: str
+    path: str
+    stored: Mapping[str, str] = field(default_factory=dict)
+    hides_rows: bool = False
+    table_id: str | None = None
+
+    def classify(self, store: DeltaStore, after: int, upto: int, columns: Sequence[str]) -> RangeSummary:
+        """What happened to it, from the log alone."""
+        return store.classify(self.path, after, upto, self._stored(columns), self.table_id)
+
+    def contents(self, store: DeltaStore, version: int, columns: Sequence[str]) -> DataFrame:
+        """Its rows at a version."""
+        return self._shown(store.read(self.path, version, self._stored(columns)), columns, ())
+
+    def changes(self, store: DeltaStore, after: int, upto: int, columns: Sequence[str]) -> DataFrame:
+        """Its changes as a Z-set."""
+        found = store.changes(self.path, after, upto, self._stored(columns)).frame
+        return self._shown(found, columns, (naming.WEIGHT,))
+
+    def _stored(self, columns: Sequence[str]) -> list[str]:
+        names = list(dict.fromkeys(self.stored.get(c, c) for c in columns))
+        return [*names, naming.VISIBLE] if self.hides_rows else names
+
+    def _shown(self, frame: DataFrame, columns: Sequence[str], extra: Sequence[str]) -> DataFrame:
+        if self.hides_rows:
+            frame = frame.where(f.col(naming.VISIBLE))
+        named = [f.col(quote(self.stored.get(c, c))).alias(c) for c in columns]
+        return frame.select(*named, *extra)

@@ -1,0 +1,1 @@
+"""The front end: parse, bind, validate, rewrite, lower to operators."""

@@ -1,0 +1,157 @@
+"""GROUP BY, aggregate functions and HAVING: to a projection, an Aggregate, and expressions over its columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from millstream.ops import Aggregate, Column, Item, Project, Relation
+from millstream.ops.expressions import col
+from millstream.sql.scope import Namer
+from millstream.sql.sources import Analyzer
+from millstream.sql.typing import avg_type, describe_relation, sum_type, typed
+from millstream.sql.unsupported import unsupported
+
+# Aggregates whose result does not depend on the order of the rows. Others (FIRST, COLLECT_LIST, ...) have an open
+# result, which needs an order fixed by us.
+ORDER_FREE: tuple[type[exp.Expression], ...] = (
+    exp.Count,
+    exp.Sum,
+    exp.Avg,
+    exp.Min,
+    exp.Max,
+    exp.CountIf,
+    exp.Stddev,
+    exp.StddevPop,
+    exp.StddevSamp,
+    exp.Variance,
+    exp.VariancePop,
+    exp.Corr,
+    exp.CovarPop,
+    exp.CovarSamp,
+    exp.LogicalAnd,
+    exp.LogicalOr,
+    exp.BitwiseAndAgg,
+    exp.BitwiseOrAgg,
+    exp.BitwiseXorAgg,
+)
+
+
+@dataclass
+class Grouping:
+    """Collects the keys, arguments and calls of one grouped SELECT while its expressions are rewritten.
+
+    All expressions handed in are bound already: they refer to the columns of `input`.
+    """
+
+    input: Relation
+    namer: Namer
+    analyzer: Analyzer
+    sql: str
+    keys: list[tuple[exp.Expression, str]] = field(default_factory=list)
+    arguments: list[tuple[exp.Expression, str]] = field(default_factory=list)
+    calls: list[tuple[exp.Expression, str]] = field(default_factory=list)
+
+    def add_key(self, expression: exp.Expression) -> None:
+        """Group by an expression as well."""
+        if all(expression != known for known, _ in self.keys):
+            wanted = expression.name if isinstance(expression, exp.Column) else f"key{len(self.keys) + 1}"
+            self.keys.append((expression, self.namer.fresh(wanted)))
+
+    def rewrite(self, expression: exp.Expression) -> exp.Expression:
+        """Express a SELECT item or the HAVING predicate over keys and calls."""
+
+        def replace(node: exp.Expression) -> exp.Expression:
+            for key, name in self.keys:
+                if node == key:
+                    return col(name)
+            if isinstance(node, exp.Filter) and isinstance(node.this, exp.AggFunc):
+                return col(self._call(node.this, node.expression.this))
+            if isinstance(node, exp.AggFunc):
+                return col(self._call(node, None))
+            return node
+
+        # top-down: a key that contains an aggregate's look-alike, or FILTER around a call, must match as a whole
+        return expression.copy().transform(replace)
+
+    def build(self) -> Relation:
+        """The Aggregate over a projection that computes keys and arguments once."""
+        expressions = [e for e, _ in (*self.keys, *self.arguments)]
+        types = [c.type for c in typed(self.analyzer, self.input, expressions)]
+        names = [n for _, n in (*self.keys, *self.arguments)]
+        items = tuple(
+            Item(e, Column(n, t)) for e, n, t in zip(expressions, names, types, strict=True)
+        )
+        prepared = Project(self.input, items) if items else self.input
+        keys = tuple(Item(col(i.column.name), i.column) for i in items[: len(self.keys)])
+        calls = self._typed_calls(prepared, keys)
+        return Aggregate(prepared, keys, calls)
+
+    def _call(self, function: exp.AggFunc, condition: exp.Expression | None) -> str:
+        """The column of a call, made once for equal calls."""
+        if not isinstance(function, ORDER_FREE):
+            raise unsupported(f"the aggregate {function.sql_name()}", function, self.sql)
+        call: exp.Expression = function.copy()
+        this = call.this
+        if isinstance(this, exp.Distinct):
+            call.set("this", exp.Distinct(expressions=[self._argument(e) for e in this.expressions]))
+        elif isinstance(this, exp.Expression) and not isinstance(this, exp.Star):
+            call.set("this", self._argument(this))
+        for key in ("expression", "expressions"):
+            value = call.args.get(key)
+            if isinstance(value, exp.Expression):
+                call.set(key, self._argument(value))
+            elif value:
+                call.set(key, [self._argument(v) for v in value])
+        if condition is not None:
+            call = exp.Filter(this=call, expression=exp.Where(this=self._argument(condition)))
+        for known, name in self.calls:
+            if known == call:
+                return name
+        name = self.namer.fresh(function.sql_name().lower().split("_")[0])
+        self.calls.append((call, name))
+        return name
+
+    def _argument(self, expression: exp.Expression) -> exp.Expression:
+        """A column that holds the argument; literals stay, so that COUNT(1) needs none."""
+        if isinstance(expression, exp.Literal):
+            return expression.copy()
+        for known, name in (*self.keys, *self.arguments):
+            if known == expression:
+                return col(name)
+        name = self.namer.fresh(expression.name if isinstance(expression, exp.Column) else f"arg{len(self.arguments) + 1}")
+        self.arguments.append((expression.copy(), name))
+        return col(name)
+
+    def _typed_calls(self, prepared: Relation, keys: tuple[Item, ...]) -> tuple[Item, ...]:
+        types = {c.name: c.type for c in prepared.schema}
+        found: dict[str, str] = {}
+        for call, name in self.calls:
+            known = _known_type(call, types)
+            if known is not None:
+                found[name] = known
+        if len(found) < len(self.calls):
+            untyped = tuple(Item(call, Column(name, "unknown")) for call, name in self.calls)
+            described = describe_relation(self.analyzer, Aggregate(prepared, keys, untyped))
+            found = {c.name: found.get(c.name, c.type) for c in described[len(keys) :]}
+        return tuple(Item(call, Column(name, found[name])) for call, name in self.calls)
+
+
+def _known_type(call: exp.Expression, types: dict[str, str]) -> str | None:
+    function = call.this if isinstance(call, exp.Filter) else call
+    if isinstance(function, exp.Count | exp.CountIf):
+        return "bigint"
+    argument = function.this
+    if isinstance(argument, exp.Distinct) and len(argument.expressions) == 1:
+        argument = argument.expressions[0]
+    if not isinstance(argument, exp.Column):
+        return None
+    argument_type = types[argument.name]
+    if isinstance(function, exp.Sum):
+        return sum_type(argument_type)
+    if isinstance(function, exp.Avg):
+        return avg_type(argument_type)
+    if isinstance(function, exp.Min | exp.Max):
+        return argument_type
+    return None

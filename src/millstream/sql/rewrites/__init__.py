@@ -1,0 +1,13 @@
+"""Rewrites of the lowered tree, in the order they apply."""
+
+from millstream.ops import Relation
+from millstream.sql.rewrites.prune_columns import prune_columns
+
+REWRITES = (prune_columns,)
+
+
+def rewrite(relation: Relation) -> Relation:
+    """Apply all rewrites."""
+    for step in REWRITES:
+        relation = step(relation)
+    return relation

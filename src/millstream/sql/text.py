@@ -1,0 +1,119 @@
+"""The query's own text with its tables exchanged: what `FULL` without a delta plan and `verify` run.
+
+Working on the text, not on a tree printed again, keeps every literal and function as the user wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sqlglot import TokenType, exp
+from sqlglot.dialects import Spark
+
+from millstream.naming import quote
+from millstream.sql.parse import parse_query
+from millstream.sql.validate import is_current_time
+
+
+@dataclass(frozen=True, slots=True)
+class TableReference:
+    """A table named in a text: its parts, and the characters they stand at (`end` is behind the last)."""
+
+    parts: tuple[str, ...]
+    start: int
+    end: int
+    has_alias: bool
+
+
+def table_references(text: str) -> tuple[TableReference, ...]:
+    """The tables a query reads, in the order they stand there; names of CTEs are not among them."""
+    found = [_reference(table) for table in _real_tables(parse_query(text))]
+    return tuple(sorted(found, key=lambda r: r.start))
+
+
+def exchange_tables(text: str, replacement: Callable[[TableReference], str]) -> str:
+    """Replace each table by other SQL; where it had no alias, columns may still be qualified by its name.
+
+    >>> exchange_tables("SELECT orders.id FROM orders", lambda r: "v1")
+    'SELECT orders.id FROM v1 AS `orders`'
+    """
+    for reference in reversed(table_references(text)):
+        new = replacement(reference)
+        if not reference.has_alias:
+            new += f" AS {quote(reference.parts[-1])}"
+        text = text[: reference.start] + new + text[reference.end :]
+    return text
+
+
+def uses_current_time(text: str) -> bool:
+    """Whether a query calls a function of the current time."""
+    return any(is_current_time(node) for node in parse_query(text).walk())
+
+
+def _real_tables(tree: exp.Query) -> Iterator[exp.Table]:
+    for table in tree.find_all(exp.Table):
+        if isinstance(table.this, exp.Identifier) and not _names_a_cte(table):
+            yield table
+
+
+def _names_a_cte(table: exp.Table) -> bool:
+    if len(table.parts) > 1:
+        return False
+    name, child, node = table.name.lower(), table, table.parent
+    while node is not None:
+        visible: list[exp.Expression] = []
+        if isinstance(node, exp.With):
+            # inside a CTE only the ones before it are visible, and itself if it is recursive
+            position = next(i for i, cte in enumerate(node.expressions) if cte is child)
+            visible = node.expressions[: position + 1 if node.args.get("recursive") else position]
+        elif node.args.get("with_") is not None and node.args["with_"] is not child:
+            visible = node.args["with_"].expressions
+        if any(cte.alias.lower() == name for cte in visible):
+            return True
+        child, node = node, node.parent
+    return False
+
+
+def _reference(table: exp.Table) -> TableReference:
+    first, last = table.parts[0], table.parts[-1]
+    return TableReference(
+        tuple(part.name for part in table.parts), first.meta["start"], last.meta["end"] + 1, bool(table.alias)
+    )
+
+
+_TIMESTAMP_WORDS = {"current_timestamp", "now"}
+_DATE_WORDS = {"current_date", "curdate"}
+
+
+def bind_current_time(text: str, micros: int) -> str:
+    """Replace functions of the current time by the time of a refresh, given in microseconds since 1970.
+
+    >>> bind_current_time("SELECT now(), 'now()' FROM t", 5)
+    "SELECT TIMESTAMP_MICROS(5), 'now()' FROM t"
+    """
+    tokens = Spark().tokenize(text)
+    for i in range(len(tokens) - 1, -1, -1):
+        replacement = _time_literal(tokens[i].text.lower(), micros)
+        called = [t.text for t in tokens[i + 1 : i + 3]] == ["(", ")"]
+        if replacement is None or tokens[i].token_type in {TokenType.STRING, TokenType.IDENTIFIER}:
+            continue
+        if not called and tokens[i].text.lower() not in _WITHOUT_PARENTHESES:
+            continue
+        end = tokens[i + 2].end if called else tokens[i].end
+        text = text[: tokens[i].start] + replacement + text[end + 1 :]
+    return text
+
+
+_WITHOUT_PARENTHESES = {"current_timestamp", "current_date", "localtimestamp"}
+
+
+def _time_literal(word: str, micros: int) -> str | None:
+    now = f"TIMESTAMP_MICROS({micros})"
+    if word in _TIMESTAMP_WORDS:
+        return now
+    if word in _DATE_WORDS:
+        return f"CAST({now} AS DATE)"
+    if word == "localtimestamp":
+        return f"CAST({now} AS TIMESTAMP_NTZ)"
+    return str(micros // 1_000_000) + "L" if word == "unix_timestamp" else None

@@ -1,0 +1,79 @@
+"""Types of intermediate results: asked of the analyzer, on empty inputs, so that no table is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from millstream.ops import Column, Relation, Scan, Table, render, transform, walk
+from millstream.ops.expressions import cast
+from millstream.sql.sources import Analyzer
+
+# What Spark's built-in aggregates return; the rest is asked. (DuckDB, which runs the same rules in tests, returns
+# HUGEINT and DOUBLE where Spark has BIGINT and DECIMAL, so that these must not depend on the engine.)
+_INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
+
+
+def decimal_parts(type_: str) -> tuple[int, int] | None:
+    """Precision and scale.
+
+    >>> decimal_parts("decimal(10,2)")
+    (10, 2)
+    """
+    if not type_.startswith("decimal("):
+        return None
+    precision, scale = type_[len("decimal(") : -1].split(",")
+    return int(precision), int(scale)
+
+
+def sum_type(argument: str) -> str | None:
+    """The type of SUM over a column, None where it is not one of the known cases."""
+    if argument in _INTEGRAL:
+        return "bigint"
+    if parts := decimal_parts(argument):
+        return f"decimal({min(38, parts[0] + 10)},{parts[1]})"
+    return "double" if argument in {"float", "double"} else None
+
+
+def avg_type(argument: str) -> str | None:
+    """The type of AVG over a column, None where it is not one of the known cases."""
+    if argument in _INTEGRAL or argument in {"float", "double"}:
+        return "double"
+    if parts := decimal_parts(argument):
+        precision, scale = parts[0] + 4, parts[1] + 4
+        # Spark keeps at least six digits of the scale where the precision does not fit
+        if precision > 38:
+            scale = max(min(scale, 6), scale - (precision - 38))
+            precision = 38
+        return f"decimal({precision},{scale})"
+    return None
+
+
+def typed(analyzer: Analyzer, relation: Relation, expressions: Sequence[exp.Expression]) -> tuple[Column, ...]:
+    """The types of expressions over a relation's columns; named by position."""
+    if not expressions:
+        return ()
+    items = [exp.alias_(e.copy(), f"c{i}", quoted=True) for i, e in enumerate(expressions)]
+    return analyzer.describe(exp.select(*items).from_(empty(relation)))
+
+
+def empty(relation: Relation) -> exp.Subquery:
+    """A relation of the same columns without rows, as a FROM item."""
+    items = [exp.alias_(cast(exp.null(), c.type), c.name, quoted=True) for c in relation.columns]
+    if not items:
+        items = [exp.alias_(exp.null(), "nothing")]
+    return exp.select(*items).subquery("e")
+
+
+def describe_relation(analyzer: Analyzer, relation: Relation) -> tuple[Column, ...]:
+    """The types of all columns of a relation, computed from empty scans."""
+    names: dict[Relation, str] = {}
+    for node in walk(relation):
+        if isinstance(node, Scan) and node not in names:
+            names[node] = f"t{len(names)}"
+    body = transform(relation, lambda n: Table(names[n], n.schema) if isinstance(n, Scan) else n)
+    query = render(body)
+    for scan, name in names.items():
+        query = query.with_(exp.to_identifier(name), as_=empty(scan).this, copy=False)
+    return analyzer.describe(query)

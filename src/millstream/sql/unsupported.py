@@ -1,0 +1,32 @@
+"""The refusal of SQL that cannot be maintained incrementally: always named, positioned, and with a way out."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from millstream.errors import Code, MillstreamError
+from millstream.sql.parse import position_of
+
+RECOMPUTE = "REFRESH MODE FULL (or AUTO) accepts the query and recomputes it at each refresh"
+
+
+def unsupported(what: str, node: exp.Expression, sql: str, hint: str | None = None) -> MillstreamError:
+    """An UNSUPPORTED_SQL error for a construct."""
+    return MillstreamError(
+        Code.UNSUPPORTED_SQL,
+        f"{what} cannot be maintained incrementally",
+        position=position_of(node),
+        sql=sql,
+        hint=f"{hint}; {RECOMPUTE}" if hint else RECOMPUTE,
+    )
+
+
+def volatile(name: str, node: exp.Expression, sql: str) -> MillstreamError:
+    """A VOLATILE_FUNCTION error."""
+    return MillstreamError(
+        Code.VOLATILE_FUNCTION,
+        f"{name} does not give the same result for the same row, so its changes cannot be followed",
+        position=position_of(node),
+        sql=sql,
+        hint=f"compute it when the source row is written; {RECOMPUTE}",
+    )

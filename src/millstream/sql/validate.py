@@ -1,0 +1,110 @@
+"""Checks on the lowered tree: every expression is a deterministic function of one row, every column comparable.
+
+Spark itself is asked: an aggregate, a generator or a non-deterministic function is not allowed in a join condition, so
+that a condition made of the expression tells them apart, also for functions we have never heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from millstream.errors import Code, MillstreamError
+from millstream.ops import Aggregate, Filter, InnerJoin, OuterJoin, Project, Relation, Table, walk
+from millstream.sql.sources import Analyzer
+from millstream.sql.typing import empty
+from millstream.sql.unsupported import volatile
+
+# Spark counts these as deterministic, since they are fixed within one query.
+CURRENT_TIME = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentDatetime, exp.Localtimestamp, exp.Localtime)
+CURRENT_TIME_NAMES = {"now", "current_date", "curdate", "current_timestamp", "localtimestamp", "current_time", "unix_timestamp"}
+# Fixed by the session or the place a row is read from, not by the row.
+CONTEXT_NAMES = {
+    "current_user",
+    "user",
+    "session_user",
+    "current_catalog",
+    "current_database",
+    "current_schema",
+    "current_timezone",
+    "version",
+    "input_file_name",
+    "input_file_block_start",
+    "input_file_block_length",
+    "monotonically_increasing_id",
+    "spark_partition_id",
+    "uuid",
+    "rand",
+    "random",
+    "randn",
+    "randstr",
+    "uniform",
+    "shuffle",
+    "reflect",
+    "java_method",
+}
+
+
+def volatile_call(expression: exp.Expression) -> exp.Expression | None:
+    """The first call whose result is not a function of its arguments, by name."""
+    return next((n for n in expression.walk() if is_current_time(n) or _name(n) in CONTEXT_NAMES), None)
+
+
+def is_current_time(node: exp.Expression) -> bool:
+    """Whether a node is a function of the current time."""
+    if isinstance(node, CURRENT_TIME):
+        return True
+    name = _name(node)
+    return name in CURRENT_TIME_NAMES and (name != "unix_timestamp" or not node.args.get("this"))
+
+
+def validate(relation: Relation, sql: str, analyzer: Analyzer) -> None:
+    """Refuse what would make a delta wrong.
+
+    Raises:
+        MillstreamError: VOLATILE_FUNCTION or UNSUPPORTED_TYPE.
+    """
+    for node in walk(relation):
+        expressions = list(_expressions(node))
+        for expression in expressions:
+            if (call := volatile_call(expression)) is not None:
+                raise volatile(call.sql(dialect="spark"), call, sql)
+        calling = [e for e in expressions if e.find(exp.Func)]
+        if calling and not analyzer.is_scalar(_inputs(node), calling):
+            culprit = next((e for e in calling if not analyzer.is_scalar(_inputs(node), [e])), calling[0])
+            raise volatile(culprit.sql(dialect="spark"), culprit, sql)
+    for column in relation.columns:
+        if column.type.startswith("map<") or "map<" in column.type or column.type in {"variant", "void"}:
+            raise MillstreamError(
+                Code.UNSUPPORTED_TYPE,
+                f"the column {column.name} has the type {column.type}, whose values cannot be compared",
+                hint="cast it to STRING, or use REFRESH MODE FULL",
+            )
+
+
+def _inputs(node: Relation) -> exp.Query:
+    """An empty relation of all columns an operator's expressions may refer to."""
+    columns = tuple(c for child in node.children for c in child.columns)
+    query: exp.Query = empty(Table("inputs", columns)).this
+    return query
+
+
+def _expressions(node: Relation) -> Iterator[exp.Expression]:
+    match node:
+        case Filter():
+            yield node.predicate
+        case Project():
+            yield from (i.expression for i in node.items)
+        case InnerJoin():
+            yield from node.conditions
+        case OuterJoin():
+            yield node.condition
+        case Aggregate():
+            yield from (i.expression for i in node.keys)
+
+
+def _name(node: exp.Expression) -> str:
+    if isinstance(node, exp.Anonymous):
+        return str(node.this).lower()
+    return node.sql_name().lower() if isinstance(node, exp.Func) else ""

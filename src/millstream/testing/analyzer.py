@@ -1,0 +1,67 @@
+"""DuckDB as the front end's type oracle, and tables of a dictionary as its sources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+from sqlglot import exp
+
+from millstream.ops import Column
+from millstream.ops.render import to_sql
+from millstream.sql.sources import Source, View
+
+_SPARK_TYPES = {
+    "INTEGER": "int",
+    "BIGINT": "bigint",
+    "HUGEINT": "decimal(38,0)",
+    "SMALLINT": "smallint",
+    "VARCHAR": "string",
+    "DOUBLE": "double",
+    "FLOAT": "float",
+    "BOOLEAN": "boolean",
+    "DATE": "date",
+}
+
+
+class DuckAnalyzer:
+    """Describes queries by DuckDB."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    def describe(self, query: exp.Query) -> tuple[Column, ...]:
+        """The names and types of the query's columns."""
+        rows = self._connection.execute("DESCRIBE " + to_sql(query, "duckdb")).fetchall()
+        return tuple(Column(r[0], _SPARK_TYPES.get(r[1], r[1].lower())) for r in rows)
+
+    def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expression]) -> bool:
+        """Whether DuckDB takes the expressions in a WHERE clause; it does not tell the volatile ones apart."""
+        condition = exp.or_(*(exp.Is(this=exp.paren(e.copy()), expression=exp.Null()) for e in expressions))
+        try:
+            self.describe(exp.select("1").from_(query.subquery("q")).where(condition))
+        except duckdb.Error:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Source tables and views by name; implements the front end's `Sources`."""
+
+    columns: Mapping[str, tuple[Column, ...]]
+    views: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, parts: Sequence[str]) -> Source | View | None:
+        """The table or view whose name is the last part."""
+        name = parts[-1].lower()
+        if name in self.views:
+            return View(name, self.views[name])
+        return Source(name, self.columns[name]) if name in self.columns else None
+
+
+def duck_type(type_: str) -> str:
+    """A type of Spark's as DuckDB spells it."""
+    return re.sub("string", "VARCHAR", type_)

@@ -1,0 +1,243 @@
+"""Runs a stream table's stages on DuckDB: the same operators and steps as on Spark, thousands of times a minute.
+
+DuckDB stands in for Spark as the engine of the steps and as the oracle, the full query. Stored tables are DuckDB
+tables; a stored row's place is its `rowid`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+
+from millstream import naming
+from millstream.diff.aggregate.accumulator import OLD
+from millstream.diff.bag import BagStage
+from millstream.diff.base import delta_name, new_name
+from millstream.diff.plan import CHANGES, MORE, NET, RECOMPUTED, REMOVED, SHOWN, STATE, STORE, Step
+from millstream.diff.rules import RULES
+from millstream.diff.stages import PUBLIC, NamedStage, split
+from millstream.ops import Column, Relation, render
+from millstream.ops.render import to_sql
+from millstream.sql.lower import lower
+from millstream.sql.parse import parse_query
+from millstream.sql.rewrites import rewrite
+from millstream.sql.validate import validate
+from millstream.testing.analyzer import DuckAnalyzer, Tables, duck_type
+from millstream.testing.values import Row, quoted_names, values
+
+Schema = tuple[tuple[str, tuple[Column, ...]], ...]
+Batch = Mapping[str, Sequence[tuple[Row, int]]]
+
+assert RULES, "the rules register themselves when they are imported"
+
+
+@functools.cache
+def shared_connection() -> duckdb.DuckDBPyConnection:
+    """The process's connection: opening one takes longer than a hundred refreshes of small tables."""
+    db = duckdb.connect()
+    db.execute("SET threads = 1")
+    return db
+
+
+@dataclass(frozen=True)
+class DuckPlan:
+    """A query compiled for DuckDB: its stages and, as they are asked for, the texts of their steps."""
+
+    query: str
+    stages: tuple[NamedStage, ...]
+    oracle: str
+    _texts: dict[tuple[str, frozenset[str]], tuple[tuple[Step, str], ...]] = field(default_factory=dict)
+
+    def steps(self, named: NamedStage, changed: frozenset[str]) -> tuple[tuple[Step, str], ...]:
+        """The steps of a stage with their texts."""
+        changed &= frozenset(named.inputs)
+        if (named.name, changed) not in self._texts:
+            steps = named.stage.steps(changed)
+            self._texts[named.name, changed] = tuple((step, _sql(step.relation)) for step in steps)
+        return self._texts[named.name, changed]
+
+    def load(self, named: NamedStage) -> str:
+        """The text that computes a stage's contents in full."""
+        return _sql(named.stage.load())
+
+
+def compile_query(query: str, tables: Mapping[str, tuple[Column, ...]]) -> DuckPlan:
+    """Compile a query over source tables; the same ones are compiled once."""
+    return _compile(query, tuple(tables.items()))
+
+
+@functools.lru_cache(maxsize=128)
+def _compile(query: str, tables: Schema) -> DuckPlan:
+    analyzer = DuckAnalyzer(shared_connection())
+    tree = parse_query(query)
+    lowered = lower(tree, query, Tables(dict(tables)), analyzer)
+    relation = rewrite(lowered.relation)
+    validate(relation, query, analyzer)
+    return DuckPlan(query, split(relation), to_sql(tree, "duckdb"))
+
+
+@dataclass
+class DuckStreamTable:
+    """A stream table over DuckDB tables: loaded once, then refreshed after each batch of changes.
+
+    All tables are temporary ones of the connection, so that two stream tables alive at once need a connection each.
+    """
+
+    query: str
+    tables: Mapping[str, tuple[Column, ...]]
+    db: duckdb.DuckDBPyConnection = field(default_factory=shared_connection)
+    steps_run: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.plan = compile_query(self.query, self.tables)
+        self.rows: dict[str, Counter[Row]] = {name: Counter() for name in self.tables}
+        self.pending: dict[str, list[tuple[Row, int]]] = {name: [] for name in self.tables}
+
+    @property
+    def stages(self) -> tuple[NamedStage, ...]:
+        """The stages in the order they are refreshed."""
+        return self.plan.stages
+
+    # Changes
+
+    def change(self, batch: Batch) -> None:
+        """Apply weighted rows to the sources and keep them as the change feed of the next refresh."""
+        for name, rows in batch.items():
+            self.pending[name] += rows
+            for row, weight in rows:
+                self.rows[name][row] += weight
+            assert all(n >= 0 for n in self.rows[name].values()), f"the test removes rows of {name} that are not there"
+
+    # Refreshes
+
+    def load(self) -> None:
+        """The initial load of all stages."""
+        script = [text for name in self.tables for text in self._bind_source(name)]
+        for named in self.stages:
+            script += [_create(_stored(named), self.plan.load(named)), self._bind_stage(named)]
+        self._execute(script)
+        self.pending = {name: [] for name in self.tables}
+
+    def refresh(self) -> None:
+        """An incremental refresh of all stages from the pending changes."""
+        self.steps_run = []
+        changed = {name for name, rows in self.pending.items() if rows}
+        self._execute([text for name in changed for text in self._bind_source(name)])
+        for named in self.stages:
+            if steps := self.plan.steps(named, frozenset(changed)):
+                self._run(named, steps)
+                self._execute(_apply(named, [step.name for step, _ in steps]))
+                changed.add(named.name)
+        self.pending = {name: [] for name in self.tables}
+
+    def _run(self, named: NamedStage, steps: Sequence[tuple[Step, str]]) -> None:
+        names = quoted_names(c.name for c in named.stage.layout.columns)
+        place = f"'f' AS {naming.FILE}, rowid AS {naming.ROW}"
+        self._execute([f"CREATE OR REPLACE TEMP VIEW {STATE} AS SELECT {names}, {place} FROM {_stored(named)}"])
+        for step, text in steps:
+            if step.only_if and not self._fetch(f"SELECT 1 FROM {step.only_if} WHERE {MORE.name} LIMIT 1"):
+                self._execute([_create(step.name, f"{text} LIMIT 0")])
+            else:
+                self._execute([_create(step.name, text)])
+                self.steps_run.append(f"{named.name}.{step.name}")
+
+    def shown(self) -> Counter[str]:
+        """What the last refresh, if it ran, says the user sees: rows inserted, updated, deleted."""
+        steps = {name.removeprefix(f"{PUBLIC}.") for name in self.steps_run if name.startswith(f"{PUBLIC}.")}
+        found: Counter[str] = Counter()
+        for step in steps & {CHANGES, RECOMPUTED}:
+            for (kind,) in self._fetch(f"SELECT {SHOWN.name} FROM {step}"):
+                found[kind] += 1
+        if NET in steps:
+            for (weight,) in self._fetch(f"SELECT {naming.WEIGHT} FROM {NET}"):
+                found["insert" if weight > 0 else "delete"] += abs(weight)
+        del found["none"]
+        return found
+
+    # The oracle
+
+    def contents(self) -> Counter[Row]:
+        """The stored result as a bag."""
+        return _bag(row for _, row in self.keyed_contents())
+
+    def keyed_contents(self) -> list[tuple[Row, Row]]:
+        """The stored result, each row with its key; a bag's rows have the empty key."""
+        named = self.stages[-1]
+        layout = named.stage.layout
+        where = f" WHERE {naming.VISIBLE}" if layout.hides_rows else ""
+        names = quoted_names((*layout.key, *layout.outputs))
+        rows = self._fetch(f"SELECT {names} FROM {_stored(named)}{where}")
+        return [(row[: len(layout.key)], row[len(layout.key) :]) for row in rows]
+
+    def expected(self) -> Counter[Row]:
+        """The query's result now as a bag."""
+        return _bag(self._fetch(self.plan.oracle))
+
+    # Plumbing
+
+    def _bind_source(self, name: str) -> list[str]:
+        columns = self.tables[name]
+        types = [(c.name, duck_type(c.type)) for c in columns]
+        weighted = [*types, (naming.WEIGHT, "BIGINT")]
+        return [
+            _create(name, values(types, list(self.rows[name].elements()))),
+            f"CREATE OR REPLACE TEMP VIEW {new_name(name)} AS SELECT * FROM {name}",
+            _create(delta_name(name), values(weighted, [(*row, weight) for row, weight in self.pending[name]])),
+        ]
+
+    def _bind_stage(self, named: NamedStage) -> str:
+        return f"CREATE OR REPLACE TEMP VIEW {new_name(named.name)} AS SELECT * FROM {_stored(named)}"
+
+    def _execute(self, script: Sequence[str]) -> None:
+        if script:
+            self.db.execute(";\n".join(script))
+
+    def _fetch(self, text: str) -> list[Any]:
+        return self.db.execute(text).fetchall()
+
+
+def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:
+    """Replace stored rows as the steps say, and keep what changed as the stage's own change feed."""
+    stored = _stored(named)
+    names = [c.name for c in named.stage.layout.columns]
+    if isinstance(named.stage, BagStage):
+        once = f"SELECT {quoted_names(names)}, unnest(range({naming.WEIGHT})) FROM {NET} WHERE {naming.WEIGHT} > 0"
+        going = f"(SELECT coalesce(-sum({naming.WEIGHT}), 0) FROM {NET} WHERE {MORE.name})"
+        found = f"(SELECT count(*) FROM {REMOVED})"
+        return [
+            f"SELECT CASE WHEN {going} <> {found} THEN error('rows to remove are not there') END",
+            f"DELETE FROM {stored} WHERE rowid IN (SELECT {naming.ROW} FROM {REMOVED})",
+            f"INSERT INTO {stored} SELECT {quoted_names(names)} FROM ({once})",
+        ]
+    replacing = [s for s in steps if s in {CHANGES, RECOMPUTED}]
+    olds = [f"{s} WHERE {STORE.name} IN ('update', 'delete')" for s in replacing]
+    news = [f"{s} WHERE {STORE.name} IN ('update', 'insert')" for s in replacing]
+    gone = [f"SELECT {quoted_names(n + OLD for n in names)}, -1 FROM {old}" for old in olds]
+    come = [f"SELECT {quoted_names(names)}, 1 FROM {new}" for new in news]
+    feed = f"SELECT *, 0::BIGINT AS {naming.WEIGHT} FROM {stored} LIMIT 0"
+    return [
+        _create(delta_name(named.name), " UNION ALL ".join([f"({feed})", *gone, *come])),
+        *(f"DELETE FROM {stored} WHERE rowid IN (SELECT {naming.ROW + OLD} FROM {old})" for old in olds),
+        *(f"INSERT INTO {stored} SELECT {quoted_names(names)} FROM {new}" for new in news),
+    ]
+
+
+def _create(name: str, query: str) -> str:
+    return f"CREATE OR REPLACE TEMP TABLE {name} AS {query}"
+
+
+def _stored(named: NamedStage) -> str:
+    return f"stored_{named.name}"
+
+
+def _sql(relation: Relation) -> str:
+    return to_sql(render(relation), "duckdb")
+
+
+def _bag(rows: Any) -> Counter[Row]:
+    return Counter(tuple(round(v, 9) if isinstance(v, float) else v for v in row) for row in rows)

@@ -1,0 +1,116 @@
+"""Random source tables and random changes to them.
+
+Values come from small domains, so that keys meet, rows repeat and NULLs are everywhere. A change is drawn as one number and
+read against the rows that are there at that moment: a batch never removes what is not there, and shrinks well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import strategies as st
+
+from millstream.ops import Column
+from millstream.testing.values import Row
+
+Weighted = list[tuple[Row, int]]
+Tables = Mapping[str, tuple[Column, ...]]
+
+TABLES: dict[str, tuple[Column, ...]] = {
+    "t": (Column("a", "int"), Column("b", "int"), Column("s", "string")),
+    "u": (Column("a", "int"), Column("c", "int"), Column("d", "decimal(10,2)")),
+    "v": (Column("k", "int"), Column("e", "bigint"), Column("s", "string")),
+}
+
+_DOMAINS: dict[str, tuple[Any, ...]] = {
+    "int": (1, 2, 3, None),
+    "bigint": (1, 2, 5, None),
+    "string": ("x", "y", None),
+    "decimal(10,2)": (Decimal("1.50"), Decimal("2.25"), Decimal("-0.75"), None),
+}
+_KINDS = ("insert", "delete", "update", "insert", "delete", "update", "many", "purge", "noop", "touch", "all")
+_NUMBERS = st.integers(0, 2**20 - 1)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A batch of changes, and whether a refresh follows at once or the next batch comes first."""
+
+    changes: Mapping[str, Weighted]
+    refreshes: bool
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What happens to the sources: the rows of the initial load, then batches."""
+
+    initial: Mapping[str, Weighted]
+    steps: Sequence[Step]
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, tables: Tables, *, max_rows: int = 6, max_steps: int = 4) -> Scenario:
+    """Random initial rows and batches of inserts, updates and deletes on several tables at once.
+
+    Without a refresh between them batches make one big step, with one after each many small ones.
+    """
+    contents: dict[str, Counter[Row]] = {}
+    initial: dict[str, Weighted] = {}
+    for name, columns in tables.items():
+        rows = [(_row(columns, n), 1) for n in draw(st.lists(_NUMBERS, max_size=max_rows))]
+        contents[name], initial[name] = Counter(row for row, _ in rows), rows
+    steps: list[Step] = []
+    for numbers in draw(st.lists(st.lists(_NUMBERS, min_size=1, max_size=5), min_size=1, max_size=max_steps)):
+        changes: dict[str, Weighted] = {}
+        for number in numbers:
+            number, which = divmod(number, len(tables))
+            name = list(tables)[which]
+            changes.setdefault(name, []).extend(_change(tables[name], contents[name], number))
+        steps.append(Step(changes, draw(st.booleans())))
+    return Scenario(initial, steps)
+
+
+def _change(columns: tuple[Column, ...], contents: Counter[Row], number: int) -> Weighted:
+    """Read a number as a change, apply it to the contents, and give it as weighted rows."""
+    number, kind = divmod(number, len(_KINDS))
+    number, place = divmod(number, 16)
+    row = _row(columns, number)
+    there = sorted(contents.elements(), key=repr)
+    picked = there[place % len(there)] if there else None
+    rows = _weighted(_KINDS[kind], row, picked, there, place)
+    for changed, weight in rows:
+        contents[changed] += weight
+    return rows
+
+
+def _weighted(kind: str, row: Row, picked: Row | None, there: list[Row], place: int) -> Weighted:
+    if kind == "many":
+        return [(row, 2 + place % 2)]
+    if kind == "noop":
+        return [(row, 1), (row, -1)]
+    if kind == "insert" or picked is None:
+        return [(row, 1)]
+    match kind:
+        case "delete":
+            return [(picked, -1)]
+        case "update":
+            return [(picked, -1), (row, 1)]
+        case "touch":
+            return [(picked, -1), (picked, 1)]
+        case "all":
+            return [(picked, -there.count(picked))]
+    # purge: a whole group, or all partners of a join key, go at once
+    return [(r, -n) for r, n in Counter(there).items() if r[0] == picked[0]]
+
+
+def _row(columns: tuple[Column, ...], number: int) -> Row:
+    values: list[Any] = []
+    for column in columns:
+        domain = _DOMAINS[column.type]
+        number, place = divmod(number, len(domain))
+        values.append(domain[place])
+    return tuple(values)

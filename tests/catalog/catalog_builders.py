@@ -1,0 +1,118 @@
+"""Records with everything a test does not care about filled in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from millstream.catalog import (
+    Catalog,
+    Definition,
+    Dependency,
+    Intent,
+    NewStreamTable,
+    NoData,
+    RefreshOutcome,
+    RefreshStart,
+    SourceKind,
+    Stage,
+    StreamTable,
+    new_id,
+)
+from millstream.naming import TableName
+from millstream.results import Action, InitiatedBy, RefreshMode
+
+T0 = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that stands still until it is told to move."""
+
+    def __init__(self) -> None:
+        self.now = T0
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def pass_seconds(self, seconds: float) -> datetime:
+        self.now += timedelta(seconds=seconds)
+        return self.now
+
+
+def base(name: str = "orders") -> Dependency:
+    return Dependency(
+        kind=SourceKind.TABLE, name=name, source_id=f"/lake/{name}", columns_used=("id", "amount"), fingerprint="f1"
+    )
+
+
+def reads(table: StreamTable) -> Dependency:
+    return Dependency(kind=SourceKind.STREAM_TABLE, name=str(table.name), source_id=table.id)
+
+
+def definition(*dependencies: Dependency, **changes: Any) -> Definition:
+    values: dict[str, Any] = {
+        "original_query": "SELECT  'it''s' AS x,\n\tü FROM orders -- exactly",
+        "dialect": "spark",
+        "body": {"stages": [{"sql": "SELECT 1", "keys": None}], "nested": {"b": 1, "a": [1.5, True]}},
+        "settings": {"timeZone": "Europe/Berlin", "ansi": True},
+        "columns": (("x", "string"), ("ü", "decimal(10,2)")),
+        "dependencies": dependencies or (base(),),
+        "functions_used": ("sum", "my_udf"),
+    }
+    return Definition(**(values | changes))
+
+
+def new_table(name: str = "totals", *dependencies: Dependency, **changes: Any) -> NewStreamTable:
+    table_id = new_id()
+    values: dict[str, Any] = {
+        "id": table_id,
+        "name": TableName.parse(name),
+        "schedule": "1m",
+        "refresh_mode": RefreshMode.AUTO,
+        "definition": definition(*dependencies),
+        "stages": (
+            Stage(id=new_id(), ordinal=0, path=f"/lake/{table_id}/0", is_public=False),
+            Stage(id=new_id(), ordinal=1, path=f"/lake/{table_id}/1", is_public=True),
+        ),
+    }
+    return NewStreamTable(**(values | changes))
+
+
+def start(table: StreamTable, **changes: Any) -> RefreshStart:
+    values: dict[str, Any] = {
+        "table_id": table.id,
+        "action": Action.DIFFERENTIAL,
+        "initiated_by": InitiatedBy.MANUAL,
+        "data_timestamp": T0,
+        "old_frontier": table.frontier,
+        "new_frontier": {"/lake/orders": 7},
+        "base_frontier": {"orders": 7},
+        "plan": {"steps": ["a"]},
+        "reason": "SMALL_CHANGE",
+    }
+    return RefreshStart(**(values | changes))
+
+
+def outcome(table: StreamTable, version: int = 1, **changes: Any) -> RefreshOutcome:
+    values: dict[str, Any] = {"stage_versions": {s.id: version for s in table.stages}, "rows_inserted": 3}
+    return RefreshOutcome(**(values | changes))
+
+
+def no_data(table: StreamTable, **changes: Any) -> NoData:
+    values: dict[str, Any] = {
+        "table_id": table.id,
+        "initiated_by": InitiatedBy.SCHEDULER,
+        "data_timestamp": T0,
+        "frontier": {"/lake/orders": 8},
+        "base_frontier": {"orders": 8},
+        "started_at": T0,
+        "reason": "NO_CHANGES",
+    }
+    return NoData(**(values | changes))
+
+
+def refreshed(catalog: Catalog, table: StreamTable, **changes: Any) -> Intent:
+    """Refresh a table from beginning to end."""
+    intent = catalog.begin_refresh(start(table, **changes))
+    catalog.complete_refresh(intent, outcome(table))
+    return intent

@@ -1,0 +1,50 @@
+"""Fixtures for every test. `spark` is started once per run, by whoever asks first."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+from millstream.naming import quote
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# The first example of a Spark or DuckDB test pays for warm-up; time limits are pytest-timeout's business.
+hypothesis.settings.register_profile("millstream", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("millstream")
+
+
+@pytest.fixture(scope="session")
+def spark_settings() -> Settings:
+    """C1 only: the JVM is warm sooner, which short tests feel and benchmarks must not have."""
+    return Settings(
+        spark_conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.driver.memory": "2g"}
+    )
+
+
+@pytest.fixture(scope="session")
+def spark(spark_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The run's Spark session; mark the test `spark`."""
+    from millstream.engine.session import close_session, create_session
+
+    session = create_session(spark_settings, tmp_path_factory.mktemp("warehouse"))
+    yield session
+    close_session(session)
+
+
+@pytest.fixture
+def schema(spark: SparkSession) -> Iterator[str]:
+    """A schema of the test's own, current while it runs."""
+    before = spark.catalog.currentDatabase()
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    spark.sql(f"CREATE SCHEMA {quote(name)}")
+    spark.catalog.setCurrentDatabase(name)
+    yield name
+    spark.catalog.setCurrentDatabase(before)
+    spark.sql(f"DROP SCHEMA {quote(name)} CASCADE")

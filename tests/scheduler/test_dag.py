@@ -1,0 +1,156 @@
+"""The dependency graph: order, closures, cycles, inherited schedules, pictures."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.errors import Code, MillstreamError
+from millstream.scheduler.dag import Dag
+from millstream.scheduler.schedule import Schedule
+
+DIAMOND = Dag.build({"left": ["orders"], "right": ["orders", "customers"], "top": ["left", "right"], "alone": []})
+
+NAMES = [f"t{i}" for i in range(8)]
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> dict[str, list[str]]:
+    """A graph without cycles: each table reads base tables and tables before it in some order."""
+    order = draw(st.permutations(NAMES))
+    return {
+        name: draw(st.lists(st.sampled_from([*order[:i], "base1", "base2"]), max_size=4)) for i, name in enumerate(order)
+    }
+
+
+def test_nodes_come_after_what_they_read() -> None:
+    assert DIAMOND.nodes == ("alone", "customers", "orders", "left", "right", "top")
+    assert DIAMOND.stream_tables == {"left", "right", "top", "alone"}
+    assert DIAMOND.edges == (
+        ("customers", "right"), ("left", "top"), ("orders", "left"), ("orders", "right"), ("right", "top"),
+    )  # fmt: skip
+    assert DIAMOND.sources("right") == ("customers", "orders")
+    assert DIAMOND.dependents("orders") == ("left", "right")
+
+
+def test_closures() -> None:
+    assert DIAMOND.upstream(["top"]) == ("customers", "orders", "left", "right")
+    assert DIAMOND.downstream(["customers"]) == ("right", "top")
+    assert DIAMOND.downstream(["top", "alone"]) == ()
+    assert DIAMOND.refresh_order(["top"]) == ("left", "right", "top")
+    assert DIAMOND.refresh_order(["right", "alone"]) == ("alone", "right")
+    with pytest.raises(MillstreamError) as caught:
+        DIAMOND.upstream(["nobody"])
+    assert caught.value.code == Code.UNKNOWN_TABLE
+
+
+def test_a_cycle_is_named() -> None:
+    with pytest.raises(MillstreamError) as caught:
+        DIAMOND.with_table("left", ["top"])
+    assert caught.value.code == Code.CYCLE
+    assert "left -> top -> left" in caught.value.message
+    with pytest.raises(MillstreamError) as caught:
+        Dag.build({"a": ["a"]})
+    assert "a -> a" in caught.value.message
+
+
+def test_the_path_of_a_cycle_goes_from_reader_to_source() -> None:
+    with pytest.raises(MillstreamError) as caught:
+        Dag.build({"a": ["b"], "b": ["c"], "c": ["a"]})
+    assert "a -> b -> c -> a" in caught.value.message
+
+
+def test_with_table_leaves_the_graph_as_it_was() -> None:
+    assert DIAMOND.with_table("alone", ["top"]).nodes[-1] == "alone"
+    assert DIAMOND.sources("alone") == ()
+
+
+@given(sources())
+def test_every_graph_without_cycles_is_ordered(read: dict[str, list[str]]) -> None:
+    dag = Dag.build(read)
+    place = {name: i for i, name in enumerate(dag.nodes)}
+    assert set(place) == set(read).union(*read.values())
+    assert len(dag.nodes) == len(place)
+    assert set(dag.edges) == {(s, name) for name, names in read.items() for s in names}
+    assert all(place[s] < place[name] for s, name in dag.edges)
+    for name in dag.nodes:
+        assert {u for u in dag.upstream([name])} == {n for n in dag.nodes if name in dag.downstream([n])}
+        assert set(dag.sources(name)) <= set(dag.upstream([name]))
+
+
+@given(sources(), st.data())
+def test_closing_a_path_is_found_as_a_cycle_that_exists(read: dict[str, list[str]], data: st.DataObject) -> None:
+    dag = Dag.build(read)
+    above = data.draw(st.sampled_from(NAMES))
+    below = data.draw(st.sampled_from([above, *(n for n in dag.downstream([above]))]))
+    read = read | {above: [*read[above], below]}
+    with pytest.raises(MillstreamError) as caught:
+        Dag.build(read)
+    assert caught.value.code == Code.CYCLE
+    path = caught.value.message.partition(": ")[2].split(" -> ")
+    assert path[0] == path[-1]
+    assert all(source in read[reader] for reader, source in zip(path, path[1:], strict=False))
+
+
+def effective(read: dict[str, list[str]], **texts: str) -> dict[str, str | None]:
+    found = Dag.build(read).effective_schedules({name: Schedule.parse(t) for name, t in texts.items()})
+    return {name: s.text if s else None for name, s in found.items()}
+
+
+def test_calculated_takes_the_shortest_of_what_reads_it() -> None:
+    chain = {"tree": ["departments"], "stats": ["tree"], "report": ["stats"], "slow": ["tree"]}
+    assert effective(chain, tree="CALCULATED", stats="CALCULATED", report="30s", slow="1h") == {
+        "tree": "30s", "stats": "30s", "report": "30s", "slow": "1h",
+    }  # fmt: skip
+
+
+def test_cron_takes_no_part_in_calculated() -> None:
+    pair = {"a": ["orders"], "b": ["a"]}
+    assert effective(pair, a="CALCULATED", b="@hourly") == {"a": None, "b": "@hourly"}
+    assert effective(pair, a="@daily", b="1s") == {"a": "@daily", "b": "1s"}
+
+
+def test_calculated_that_nothing_reads_is_refreshed_on_demand() -> None:
+    assert effective({"a": ["orders"], "b": ["a"]}, a="CALCULATED", b="CALCULATED") == {"a": None, "b": None}
+
+
+@given(sources(), st.data())
+def test_no_table_is_slower_than_what_reads_it_through_calculated(
+    read: dict[str, list[str]], data: st.DataObject
+) -> None:
+    texts = st.sampled_from(["CALCULATED", "1s", "5m", "@hourly"])
+    schedules = {name: Schedule.parse(data.draw(texts)) for name in NAMES}
+    dag = Dag.build(read)
+    found = dag.effective_schedules(schedules)
+    for name in NAMES:
+        if schedules[name].text != "CALCULATED":
+            assert found[name] == schedules[name]
+            continue
+        readers = [found[r] for r in dag.dependents(name)]
+        seconds = [s.seconds for s in readers if s is not None and s.seconds is not None]
+        own = found[name]
+        assert (own.seconds if own else None) == min(seconds, default=None)
+
+
+def test_pictures() -> None:
+    dag = Dag.build({'to"tals': ["orders"]})
+    assert dag.mermaid() == (
+        "flowchart LR\n"
+        '    n0["orders"]\n'
+        '    n1(["to#quot;tals"])\n'
+        "    n0 --> n1\n"
+    )  # fmt: skip
+    assert dag.dot() == (
+        "digraph lake {\n"
+        "    rankdir=LR;\n"
+        '    "orders" [shape=box];\n'
+        '    "to\\"tals" [shape=box, style=rounded];\n'
+        '    "orders" -> "to\\"tals";\n'
+        "}\n"
+    )
+
+
+def test_an_empty_lake() -> None:
+    empty = Dag.build({})
+    assert (empty.nodes, empty.edges, empty.mermaid()) == ((), (), "flowchart LR\n")

@@ -31,7 +31,7 @@ test-fast: setup ## Run the tests that need no JVM and no PostgreSQL
 lint: setup ## Check style, format, layers and module sizes
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make fmt'" >&2; exit 1; }
-	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/lint-imports --no-logo --no-cache
 	@find src -name '*.py' -exec wc -l {} + | awk '$$2 != "total" && $$1 > 800 { print $$2 ": " $$1 " lines; split it (800 at most)"; bad = 1 } END { exit bad }'
 
 typecheck: setup ## Run mypy, strict on the package
@@ -51,7 +51,7 @@ lock: ## Renew requirements.lock from pyproject.toml (needs uv)
 	@! grep -n '://' requirements.lock || { echo "requirements.lock names a host; see the lines above." >&2; exit 1; }
 
 clean: ## Remove .venv and everything else that was built
-	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One sentence each, before anything is downloaded.

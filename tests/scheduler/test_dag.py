@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,8 @@ def sources(draw: st.DrawFn) -> dict[str, list[str]]:
     """A graph without cycles: each table reads base tables and tables before it in some order."""
     order = draw(st.permutations(NAMES))
     return {
-        name: draw(st.lists(st.sampled_from([*order[:i], "base1", "base2"]), max_size=4)) for i, name in enumerate(order)
+        name: draw(st.lists(st.sampled_from([*order[:i], "base1", "base2"]), max_size=4))
+        for i, name in enumerate(order)
     }
 
 
@@ -75,7 +78,7 @@ def test_every_graph_without_cycles_is_ordered(read: dict[str, list[str]]) -> No
     assert set(dag.edges) == {(s, name) for name, names in read.items() for s in names}
     assert all(place[s] < place[name] for s, name in dag.edges)
     for name in dag.nodes:
-        assert {u for u in dag.upstream([name])} == {n for n in dag.nodes if name in dag.downstream([n])}
+        assert set(dag.upstream([name])) == {n for n in dag.nodes if name in dag.downstream([n])}
         assert set(dag.sources(name)) <= set(dag.upstream([name]))
 
 
@@ -90,7 +93,7 @@ def test_closing_a_path_is_found_as_a_cycle_that_exists(read: dict[str, list[str
     assert caught.value.code == Code.CYCLE
     path = caught.value.message.partition(": ")[2].split(" -> ")
     assert path[0] == path[-1]
-    assert all(source in read[reader] for reader, source in zip(path, path[1:], strict=False))
+    assert all(source in read[reader] for reader, source in itertools.pairwise(path))
 
 
 def effective(read: dict[str, list[str]], **texts: str) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from millstream.catalog.database import postgres_arguments, translated
+from millstream.catalog.database import label_of, postgres_arguments, translated
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Connection
@@ -32,7 +32,7 @@ class AdvisoryLocks:
     """
 
     def __init__(self, url: URL, lake_id: str) -> None:
-        self._label = str(url.set(query={}))
+        self._label = label_of(url)
         self._lake_id = lake_id
         self._engine = sa.create_engine(
             url,

@@ -50,8 +50,7 @@ class Database:
     def __init__(self, url: URL) -> None:
         self.is_embedded = url.get_backend_name() == "sqlite"
         self.url = url
-        # Without the query part, which may hold a password as well.
-        self.label = (url.database or "memory") if self.is_embedded else str(url.set(query={}))
+        self.label = label_of(url)
         with self._translated():
             engine = _sqlite_engine(url) if self.is_embedded else _postgres_engine(url)
         self._engine = engine
@@ -102,12 +101,20 @@ class Database:
         try:
             yield
         except StatementError as e:
-            # A parameter that cannot be stored, e.g. a time without a zone, is a mistake of the program: as it was raised.
+            # A parameter that cannot be stored, e.g. a time without a zone: a mistake of the program, shown as it is.
             if e.orig is not None and not isinstance(e, DBAPIError):
                 raise e.orig from None
             raise translated(e, self.label) from e
         except SQLAlchemyError as e:
             raise translated(e, self.label) from e
+
+
+def label_of(url: URL) -> str:
+    """How messages name a catalog: without the user's part and the query part, either of which may hold a password."""
+    if url.get_backend_name() == "sqlite":
+        return url.database or ":memory:"
+    port = f":{url.port}" if url.port else ""
+    return f"postgresql://{url.host or ''}{port}/{url.database or ''}"
 
 
 def translated(error: SQLAlchemyError, label: str) -> MillstreamError:

@@ -59,6 +59,16 @@ _DEPENDENCIES = (
     .order_by(dependencies.c.ordinal)
 )
 _INTENT = sa.select(intents).where(intents.c.stream_table_id == sa.bindparam("of_id"))
+_ID_BY_NAME = sa.select(stream_tables.c.id).where(
+    stream_tables.c.schema_name == sa.bindparam("of_schema"), stream_tables.c.name == sa.bindparam("of_name")
+)
+_HISTORY = (
+    sa.select(refresh_history, stream_tables.c.schema_name, stream_tables.c.name)
+    .join_from(refresh_history, stream_tables)
+    .order_by(refresh_history.c.refresh_id.desc())
+    .limit(sa.bindparam("at_most"))
+)
+_HISTORY_OF_ONE = _HISTORY.where(refresh_history.c.stream_table_id == sa.bindparam("of_id"))
 _GENERATION = sa.select(lake.c.generation)
 
 
@@ -87,9 +97,7 @@ class CatalogReader:
         """
         table = self.find(name)
         if table is None:
-            raise MillstreamError(
-                Code.NOT_A_STREAM_TABLE, f"there is no stream table {name}", hint="SHOW STREAM TABLES lists them"
-            )
+            raise _no_stream_table(name)
         return table
 
     def find(self, name: TableName) -> StreamTable | None:
@@ -131,16 +139,16 @@ class CatalogReader:
 
     def history(self, name: TableName | None = None, limit: int = 20) -> tuple[Refresh, ...]:
         """The last refreshes of one stream table or of all, newest first."""
-        chosen = (
-            sa.select(refresh_history, stream_tables.c.schema_name, stream_tables.c.name)
-            .join_from(refresh_history, stream_tables)
-            .order_by(refresh_history.c.refresh_id.desc())
-            .limit(limit)
-        )
-        if name is not None:
-            chosen = chosen.where(refresh_history.c.stream_table_id == self.get(name).id)
         with self._database.read() as connection:
-            return tuple(_refresh(row) for row in connection.execute(chosen))
+            if name is None:
+                rows = connection.execute(_HISTORY, {"at_most": limit})
+            else:
+                named = {"of_schema": name.schema, "of_name": name.name}
+                table_id = connection.execute(_ID_BY_NAME, named).scalar()
+                if table_id is None:
+                    raise _no_stream_table(name)
+                rows = connection.execute(_HISTORY_OF_ONE, {"at_most": limit, "of_id": table_id})
+            return tuple(_refresh(row) for row in rows)
 
     def statuses(self) -> tuple[StreamTableStatus, ...]:
         """One line per stream table, by name."""
@@ -215,6 +223,12 @@ def find_named(connection: Connection, name: TableName) -> StreamTable | None:
 def find_by_id(connection: Connection, table_id: str) -> StreamTable | None:
     """The stream table of an id, inside a transaction."""
     return _whole(connection, connection.execute(_BY_ID, {"of_id": table_id}).first())
+
+
+def _no_stream_table(name: TableName) -> MillstreamError:
+    return MillstreamError(
+        Code.NOT_A_STREAM_TABLE, f"there is no stream table {name}", hint="SHOW STREAM TABLES lists them"
+    )
 
 
 def _whole(connection: Connection, row: Row[Any] | None) -> StreamTable | None:

@@ -2,6 +2,7 @@
 
 import sys
 import traceback as tracebacks
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -95,6 +96,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     # A wrong option is reported before the options are known: then it can only be seen whether JSON is wanted.
     invocation = Invocation(Options(json="--json" in given))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        code = _run(given, invocation)
+    ours = [w for w in caught if invocation.options.verbose or w.category.__module__.startswith("millstream.")]
+    for text in dict.fromkeys(str(w.message) for w in ours):
+        invocation.options.output().warning(text)
+    return code
+
+
+def _run(given: list[str], invocation: Invocation) -> int:
     try:
         command = typer.main.get_command(app)
         code = command.main(given, prog_name="millstream", standalone_mode=False, obj=invocation)

@@ -96,6 +96,10 @@ class Output(ABC):
     def note(self, sentence: str) -> None:
         """A remark for people."""
 
+    def warning(self, sentence: str) -> None:
+        """What millstream did and the user should know of; on stderr for programs, too."""
+        print(f"Warning: {sentence}", file=sys.stderr)
+
     @abstractmethod
     def problem(self, problem: Problem) -> None:
         """Why the command failed."""

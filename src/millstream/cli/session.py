@@ -4,7 +4,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -97,14 +97,28 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         context: typer.Context = arguments.pop("context")
         invocation = context.ensure_object(Invocation)
         options = invocation.refine(**{name: arguments.pop(name) for name in shared if name != "context"})
-        if options.verbose:
-            logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-        function(Session(options), **arguments)
+        with _told_on_stderr() if options.verbose else nullcontext():
+            function(Session(options), **arguments)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in [*own, *shared.values()]]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+@contextmanager
+def _told_on_stderr() -> Iterator[None]:
+    """Show what millstream logs, for the time of the block."""
+    logger, handler = logging.getLogger("millstream"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 def _shared_options(

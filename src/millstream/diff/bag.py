@@ -18,8 +18,9 @@ from sqlglot import exp
 from millstream.diff.aggregate.accumulator import OLD
 from millstream.diff.base import Difference
 from millstream.diff.plan import MORE, NET, PLACE, REMOVED, Kind, Layout, Step
+from millstream.diff.share import share
 from millstream.diff.zset import consolidate, renamed
-from millstream.ops import Column, Filter, InnerJoin, Item, OuterJoin, Project, Relation, Table, walk
+from millstream.ops import Column, Filter, InnerJoin, Item, OuterJoin, Project, Relation, Scan, Table, walk
 from millstream.ops.expressions import ZERO, add_columns, cast, col, compare, keep, same, weight
 from millstream.ops.relations import WEIGHT_COLUMN
 
@@ -55,13 +56,13 @@ class BagStage:
             return ()
         net = consolidate(change)
         marked = Project(net, add_columns(net, [Item(cast(compare(exp.LT, weight(), ZERO), "boolean"), MORE)]))
-        return Step(NET, marked), Step(REMOVED, self._removed(), only_if=NET)
+        return share([Step(NET, marked), Step(REMOVED, self._removed(), only_if=NET)])
 
     def additions(self, changed: frozenset[str]) -> Relation:
         """The delta itself, for a refresh that can only add rows."""
         change = Difference(changed).delta(self.body)
         assert change is not None, "no input changed"
-        return change
+        return consolidate(change) if _subtracts(self.body, changed) else change
 
     def _removed(self) -> Relation:
         """The places of as many equal stored rows as the net weight takes away."""
@@ -83,3 +84,8 @@ class BagStage:
         chosen = Filter(ranked, compare(exp.LTE, col(RANK.name), exp.Neg(this=col(GOING.name))))
         return Project(chosen, keep((*self.body.columns, *PLACE)))
 
+
+def _subtracts(relation: Relation, changed: frozenset[str]) -> bool:
+    """Whether the delta takes away again what it counts twice: a join does, of two inputs that changed."""
+    changing = [c for c in relation.children if any(isinstance(n, Scan) and n.source in changed for n in walk(c))]
+    return isinstance(relation, InnerJoin) and len(changing) > 1 or any(_subtracts(c, changed) for c in changing)

@@ -25,6 +25,7 @@ from millstream.diff.aggregate.accumulator import OLD
 from millstream.diff.aggregate.algebraic import CountOf, SumOf
 from millstream.diff.base import Difference
 from millstream.diff.plan import CHANGES, MORE, PLACE, RECOMPUTED, SHOWN, STORE, Kind, Layout, Step
+from millstream.diff.share import share
 from millstream.diff.zset import distinct_columns, renamed
 from millstream.ops import Aggregate, Column, Filter, Item, OuterJoin, Project, Relation, SemiJoin, Table
 from millstream.ops.expressions import (
@@ -130,7 +131,7 @@ class KeyedStage:
         steps = [Step(CHANGES, self._changes(change))]
         if any(a.must_recompute() is not None for a in self.accumulators):
             steps.append(Step(RECOMPUTED, self._recomputed(difference.new(self.body.input)), only_if=CHANGES))
-        return tuple(steps)
+        return share(steps)
 
     # The touched groups, merged with their stored rows
 

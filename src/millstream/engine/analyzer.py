@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError, Position
 from millstream.ops import Column
 from millstream.ops.render import to_sql
 from millstream.sql.parse import parse_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _CODES = {
     "TABLE_OR_VIEW_NOT_FOUND": Code.UNKNOWN_TABLE,

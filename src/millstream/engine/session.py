@@ -13,19 +13,22 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import shlex
+import socket
 import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from millstream.engine import jars
@@ -128,6 +131,7 @@ def adopt_session(spark: SparkSession, settings: Settings | None = None) -> Spar
         MillstreamError: SESSION_WITHOUT_DELTA.
     """
     _require_delta(spark)
+    silence_refusals()
     for key, value in _DELTA_CONFS.items():
         spark.conf.set(key, value)
     if settings is not None:
@@ -236,6 +240,7 @@ def _is_ours(context: SparkContext) -> bool:
 
 def _start(conf: SparkConf) -> SparkSession:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it reports each broken socket at exit
+    silence_refusals()
     log = _log_file()
     try:
         if SparkContext._gateway is None:  # a JVM survives its SparkContext
@@ -247,6 +252,12 @@ def _start(conf: SparkConf) -> SparkSession:
         raise _failed(e, log) from e
     finally:
         log.close()
+
+
+def silence_refusals() -> None:
+    """Keep PySpark from writing each refused query to stderr as well: the caller gets the error itself."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _log_file() -> IO[Any]:
@@ -323,14 +334,21 @@ def _set_modifiable(spark: SparkSession, confs: Mapping[str, str]) -> None:
 
 
 def _connect(url: str) -> SparkSession:
+    server = urlsplit(url)
     try:
-        return SparkSession.builder.remote(url).create()
+        # Spark's client would go on trying for ten minutes.
+        socket.create_connection((server.hostname or "", server.port or 15002), timeout=30).close()
+        spark = SparkSession.builder.remote(url).create()
+        spark.range(1).schema  # noqa: B018  the first call that reaches the server
+        return spark
     except ImportError as e:
         raise MillstreamError(
             Code.DEPENDENCY_MISSING, f"Spark Connect needs {e.name or e}", hint="pip install 'millstream[connect]'"
         ) from e
-    except PySparkException as e:
-        raise MillstreamError(Code.SESSION_FAILED, f"the Spark Connect server {url} cannot be used: {e}") from e
+    except (PySparkException, OSError) as e:
+        details = re.search(r'details = "([^"]*)"', str(e))
+        why = details[1] if details else str(e).splitlines()[0]
+        raise MillstreamError(Code.SESSION_FAILED, f"the Spark Connect server {url} cannot be used: {why}") from e
 
 
 def _require_delta(spark: SparkSession) -> None:

@@ -7,14 +7,35 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-
-from pyspark.sql import DataFrame, SparkSession
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from millstream.engine.analyzer import SparkAnalyzer
 from millstream.engine.session import apply_semantics, new_worker_session, read_semantics
 from millstream.engine.storage import DeltaStore
 from millstream.naming import quote
 from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Scale(StrEnum):
+    """How much data the queries of a refresh move, and so how Spark should plan them."""
+
+    TINY = "tiny"
+    """All of it in one task: without exchanges a query is one job of one stage."""
+    SMALL = "small"
+    """A small delta against tables of any size: the delta is sent to the tasks that scan them."""
+    LARGE = "large"
+    """Spark's own judgement, at run time."""
+
+
+_PLANNING = {
+    Scale.TINY: {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"},
+    Scale.SMALL: {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "33554432"},
+    Scale.LARGE: {"spark.sql.adaptive.enabled": "true", "spark.sql.autoBroadcastJoinThreshold": "10485760"},
+}
 
 
 @dataclass
@@ -25,6 +46,14 @@ class Worker:
     store: DeltaStore
     analyzer: SparkAnalyzer
     _semantics: Mapping[str, str] = field(default_factory=dict)
+    _scale: Scale | None = None
+
+    def plan_for(self, scale: Scale) -> None:
+        """Have Spark plan the next queries for that much data."""
+        if scale is not self._scale:
+            for key, value in _PLANNING[scale].items():
+                self.spark.conf.set(key, value)
+            self._scale = scale
 
     def use(self, semantics: Mapping[str, str]) -> None:
         """Set what a query's meaning depends on, if it is not set so already."""

@@ -10,9 +10,9 @@ import hashlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import LakeObject, ObjectKind, StreamTable
@@ -22,6 +22,9 @@ from millstream.errors import Code, MillstreamError
 from millstream.naming import DEFAULT_SCHEMA, VISIBLE, TableName, quote
 from millstream.ops import Column
 from millstream.sql.sources import Source, View
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class Lake:
@@ -112,7 +115,8 @@ class Lake:
             if not self._spark.catalog.tableExists(full):
                 return None
             details = {
-                str(r["col_name"]): str(r["data_type"]) for r in self._spark.sql(f"DESCRIBE TABLE EXTENDED {full}").collect()
+                str(r["col_name"]): str(r["data_type"])
+                for r in self._spark.sql(f"DESCRIBE TABLE EXTENDED {full}").collect()
             }
         except AnalysisException:
             return None

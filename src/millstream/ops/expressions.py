@@ -5,6 +5,7 @@ Expressions are shared, not copied: nobody changes one, nor asks for its parent.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from sqlglot import exp
@@ -41,7 +42,7 @@ def add_columns(relation: Relation, items: Iterable[Item]) -> tuple[Item, ...]:
 
 def cast(expression: exp.Expression, type_: str) -> exp.Cast:
     """`CAST(expression AS type_)`."""
-    return exp.Cast(this=expression, to=exp.DataType.build(type_, dialect="spark"))
+    return exp.Cast(this=expression, to=_type(type_))
 
 
 def null(type_: str) -> exp.Cast:
@@ -136,6 +137,11 @@ def substitute(expression: exp.Expression, mapping: dict[str, exp.Expression]) -
 def wrapped(expression: exp.Expression) -> exp.Expression:
     """The expression such that it can be an operand of anything."""
     return expression if isinstance(expression, _ATOMS) else _paren(expression)
+
+
+@functools.cache
+def _type(text: str) -> exp.DataType:
+    return exp.DataType.build(text, dialect="spark")
 
 
 def _paren(expression: exp.Expression) -> exp.Expression:

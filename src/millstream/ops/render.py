@@ -1,25 +1,26 @@
-"""Operators to SQL: one SELECT per relation, as a sqlglot tree that any dialect can print.
+"""Operators to SQL, as a sqlglot tree that any dialect can print.
 
-Joins are written as nested binary ones. Where the first input is small the running result carries a BROADCAST hint at
-every level: Catalyst multiplies size estimates through joins, so that without the hint the second join of a
-hundred-row delta is already planned as a shuffle of the large table.
+Filters, renamings and one join fold into the SELECT above them; each further join, aggregation or computed column is a SELECT
+of its own. Joins are written as nested binary ones. Where the first input is small the running result carries a
+BROADCAST hint at every level: Catalyst multiplies size estimates through joins, so that without the hint the second
+join of a hundred-row delta is already planned as a shuffle of the large table.
 
 The tree is built from copies of the relations' expressions, and only here: a tree's own nodes are never shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import singledispatch
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from sqlglot import exp
 
 from millstream import naming
-from millstream.ops.expressions import all_of, col, multiply, weight
+from millstream.ops.expressions import all_of, col, multiply, wrapped
 from millstream.ops.relations import (
     Aggregate,
     AntiJoin,
-    Column,
     Filter,
     InnerJoin,
     Item,
@@ -35,6 +36,9 @@ from millstream.ops.relations import (
 
 LEFT, RIGHT = "l", "r"
 
+_Names = Mapping[str, exp.Expression]
+"""What each column of a relation is within a SELECT."""
+
 
 def to_sql(query: exp.Query, dialect: str = "spark", *, pretty: bool = False, hints: bool = True) -> str:
     """Print a query; hints are Spark's only, and left out on request."""
@@ -43,187 +47,176 @@ def to_sql(query: exp.Query, dialect: str = "spark", *, pretty: bool = False, hi
     return query.sql(dialect=dialect, pretty=pretty, comments=False)
 
 
-@singledispatch
 def render(relation: Relation) -> exp.Query:
     """The query that computes the relation, with its columns in the order of its schema."""
-    raise TypeError(f"no rendering for {type(relation).__name__}")
+    match relation:
+        case UnionAll():
+            return _union_all(relation)
+        case Aggregate():
+            return _aggregate(relation)
+        case Project():
+            return _body(relation.input).select(relation.items)
+    return _body(relation).select(Item(col(c.name), c) for c in relation.schema)
 
 
-@render.register
-def _(relation: Scan) -> exp.Query:
-    named = zip(relation.origin, relation.output, strict=True)
-    return _select([_named(col(origin), column.name) for origin, column in named], _table(relation.source))
+@dataclass(frozen=True)
+class _Body:
+    """FROM, JOIN and WHERE of a SELECT."""
+
+    source: exp.Expression
+    names: _Names
+    join: exp.Join | None = None
+    where: tuple[exp.Expression, ...] = ()
+    is_small: bool = False
+
+    def select(self, items: Iterable[Item]) -> exp.Select:
+        """The SELECT of some items over this."""
+        query = exp.Select(expressions=[self._named(item) for item in items], from_=exp.From(this=self.source))
+        if self.join is not None:
+            query.set("joins", [self.join])
+        if self.where:
+            query.set("where", exp.Where(this=all_of(self.where)))
+        if self.is_small:
+            query.set("hint", exp.Hint(expressions=[exp.func("BROADCAST", exp.to_identifier(LEFT))]))
+        return query
+
+    def _named(self, item: Item) -> exp.Expression:
+        expression = _within(item.expression, self.names)
+        if isinstance(expression, exp.Column) and expression.name == item.column.name:
+            return expression
+        return exp.Alias(this=expression, alias=exp.to_identifier(item.column.name, quoted=True))
 
 
-@render.register
-def _(relation: Table) -> exp.Query:
-    return _select(_columns(relation.output), _table(relation.name))
+def _body(relation: Relation) -> _Body:
+    match relation:
+        case Filter():
+            inner = _body(relation.input)
+            return dataclasses.replace(inner, where=(*inner.where, _within(relation.predicate, inner.names)))
+        case Project() if all(_is_trivial(item.expression) for item in relation.items):
+            inner = _body(relation.input)
+            names = {item.column.name: _within(item.expression, inner.names) for item in relation.items}
+            return dataclasses.replace(inner, names=names)
+        case InnerJoin():
+            return _inner_join(relation)
+        case OuterJoin():
+            return _binary_join(relation.left, relation.right, relation.condition, side=relation.kind.upper())
+        case SemiJoin():
+            return _binary_join(relation.left, relation.right, relation.condition, side="LEFT", kind="SEMI")
+        case AntiJoin():
+            return _binary_join(relation.left, relation.right, relation.condition, side="LEFT", kind="ANTI")
+    return _Body(*_source(relation, LEFT))
 
 
-@render.register
-def _(relation: Filter) -> exp.Query:
-    return _select(_columns(relation.schema), _from(relation.input), where=relation.predicate)
+def _source(relation: Relation, alias: str) -> tuple[exp.Expression, _Names]:
+    """The relation as a FROM item, and what its columns are called there."""
+    match relation:
+        case Table():
+            return _table(relation.name, alias), {c.name: col(c.name, alias) for c in relation.schema}
+        case Scan():
+            named = zip(relation.output, relation.origin, strict=True)
+            return _table(relation.source, alias), {c.name: col(origin, alias) for c, origin in named}
+        case Project() if isinstance(relation.input, Table | Scan) and all(
+            _is_trivial(item.expression) for item in relation.items
+        ):
+            source, names = _source(relation.input, alias)
+            return source, {item.column.name: _within(item.expression, names) for item in relation.items}
+    subquery = exp.Subquery(this=render(relation), alias=_alias(alias))
+    return subquery, {c.name: col(c.name, alias) for c in relation.schema}
 
 
-@render.register
-def _(relation: Project) -> exp.Query:
-    items = [_aliased(item) for item in relation.items]
-    if isinstance(relation.input, Filter):
-        return _select(items, _from(relation.input.input), where=relation.input.predicate)
-    return _select(items, _from(relation.input))
-
-
-@render.register
-def _(relation: UnionAll) -> exp.Query:
-    first, *others = relation.inputs
-    query: exp.Query = _weight_last(first)
+def _union_all(relation: UnionAll) -> exp.Query:
+    first, *others = (_weight_last(i) for i in relation.inputs)
+    query = first
     for other in others:
-        query = exp.Union(this=query, expression=_weight_last(other), distinct=False)
+        query = exp.Union(this=query, expression=other, distinct=False)
     return query
-
-
-@render.register
-def _(relation: Aggregate) -> exp.Query:
-    query = _select([_aliased(item) for item in (*relation.keys, *relation.calls)], _from(relation.input))
-    if relation.keys:
-        query.set("group", exp.Group(expressions=[item.expression.copy() for item in relation.keys]))
-    return query
-
-
-@render.register
-def _(relation: SemiJoin) -> exp.Query:
-    return _filtering_join(relation, "SEMI")
-
-
-@render.register
-def _(relation: AntiJoin) -> exp.Query:
-    return _filtering_join(relation, "ANTI")
-
-
-@render.register
-def _(relation: OuterJoin) -> exp.Query:
-    left, right = relation.left, relation.right
-    items = [*_columns(left.columns, LEFT), *_columns(right.columns, RIGHT)]
-    if left.is_weighted:
-        items.append(weight(LEFT))
-    on = _qualified(relation.condition, left.columns)
-    return _select(items, _from(left), exp.Join(this=_from(right, RIGHT), side=relation.kind.upper(), on=on))
-
-
-@render.register
-def _(relation: InnerJoin) -> exp.Query:
-    running = _from(relation.inputs[0])
-    query = None
-    for position in range(1, len(relation.inputs)):
-        query = _binary_join(relation, position, running)
-        running = exp.Subquery(this=query, alias=_table_alias(LEFT))
-    assert query is not None
-    return query
-
-
-def _binary_join(relation: InnerJoin, position: int, left: exp.Expression) -> exp.Select:
-    """Join the inputs before `position`, already rendered as `left`, with the one there."""
-    before, right = relation.inputs[:position], relation.inputs[position]
-    left_columns = [c for i in before for c in i.columns]
-    items: list[exp.Expression] = [*_columns(left_columns, LEFT), *_columns(right.columns, RIGHT)]
-    weights = [weight(LEFT)] if any(i.is_weighted for i in before) else []
-    weights += [weight(RIGHT)] if right.is_weighted else []
-    if weights:
-        items.append(_named(weights[0] if len(weights) == 1 else multiply(*weights), naming.WEIGHT))
-    on = [_qualified(c, left_columns) for c in _ready(relation, position)]
-    join = exp.Join(this=_from(right, RIGHT), on=all_of(on)) if on else exp.Join(this=_from(right, RIGHT), kind="CROSS")
-    query = _select(items, left, join)
-    if relation.small_first:
-        query.set("hint", exp.Hint(expressions=[exp.func("BROADCAST", exp.to_identifier(LEFT))]))
-    return query
-
-
-def _ready(relation: InnerJoin, position: int) -> list[exp.Expression]:
-    """The conditions that can be checked once the input at `position` is joined, and could not before."""
-
-    def first_usable(condition: exp.Expression) -> int:
-        missing = referenced(condition)
-        for place, joined in enumerate(relation.inputs):
-            missing -= {c.name for c in joined.columns}
-            if not missing:
-                return max(1, place)
-        raise ValueError(f"the condition {condition} refers to no input")
-
-    return [c for c in relation.conditions if first_usable(c) == position]
-
-
-def _filtering_join(relation: SemiJoin | AntiJoin, kind: str) -> exp.Query:
-    left, right = relation.left, relation.right
-    on = _qualified(relation.condition, left.schema)
-    join = exp.Join(this=_from(right, RIGHT), side="LEFT", kind=kind, on=on)
-    return _select(_columns(left.schema, LEFT), _from(left), join)
-
-
-# Pieces of a SELECT
-
-
-def _select(
-    items: Sequence[exp.Expression],
-    source: exp.Expression,
-    join: exp.Join | None = None,
-    *,
-    where: exp.Expression | None = None,
-) -> exp.Select:
-    query = exp.Select(expressions=list(items), from_=exp.From(this=source))
-    if join is not None:
-        query.set("joins", [join])
-    if where is not None:
-        query.set("where", exp.Where(this=where.copy()))
-    return query
-
-
-def _from(relation: Relation, alias: str = LEFT) -> exp.Expression:
-    """The relation as a FROM item."""
-    if isinstance(relation, Table):
-        table = _table(relation.name)
-        table.set("alias", _table_alias(alias))
-        return table
-    return exp.Subquery(this=render(relation), alias=_table_alias(alias))
-
-
-def _table(name: str) -> exp.Table:
-    return exp.Table(this=exp.to_identifier(name, quoted=True))
-
-
-def _table_alias(alias: str) -> exp.TableAlias:
-    return exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
-
-
-def _columns(columns: Iterable[Column], table: str | None = None) -> list[exp.Expression]:
-    return [col(c.name, table) for c in columns]
 
 
 def _weight_last(relation: Relation) -> exp.Query:
-    """The branch of a union, which matches columns by position."""
+    """A branch of a union, which matches columns by position."""
     names = [c.name for c in relation.columns] + ([naming.WEIGHT] if relation.is_weighted else [])
     if [c.name for c in relation.schema] == names:
         return render(relation)
-    return _select([col(n) for n in names], _from(relation))
+    types = {c.name: c for c in relation.schema}
+    return _body(relation).select(Item(col(n), types[n]) for n in names)
 
 
-def _named(expression: exp.Expression, name: str) -> exp.Alias:
-    return exp.Alias(this=expression, alias=exp.to_identifier(name, quoted=True))
+def _aggregate(relation: Aggregate) -> exp.Query:
+    body = _body(relation.input)
+    keys = [_within(item.expression, body.names) for item in relation.keys]
+    if not all(isinstance(key, exp.Column) for key in keys):
+        # a key that is a number would be read as a position in the SELECT list
+        body = _Body(*_source(relation.input, LEFT))
+        keys = [_within(item.expression, body.names) for item in relation.keys]
+    query = body.select((*relation.keys, *relation.calls))
+    if keys:
+        query.set("group", exp.Group(expressions=keys))
+    return query
 
 
-def _aliased(item: Item) -> exp.Expression:
-    expression = item.expression.copy()
-    if isinstance(expression, exp.Column) and not expression.table and expression.name == item.column.name:
-        return expression
-    return _named(expression, item.column.name)
+# Joins
 
 
-def _qualified(condition: exp.Expression, left: Iterable[Column]) -> exp.Expression:
-    """The condition with each column ascribed to its side; what the left side does not have is the right side's."""
-    names = {c.name for c in left}
+def _binary_join(left: Relation, right: Relation, condition: exp.Expression, *, side: str, kind: str = "") -> _Body:
+    source, left_names = _source(left, LEFT)
+    joined, right_names = _source(right, RIGHT)
+    names = {**right_names, **left_names}
+    join = exp.Join(this=joined, side=side, kind=kind or None, on=_within(condition, names))
+    return _Body(source, names, join)
 
-    def qualify(node: exp.Expression) -> exp.Expression:
-        if isinstance(node, exp.Column) and not node.table:
-            return col(node.name, LEFT if node.name in names else RIGHT)
-        return node
 
-    return condition.transform(qualify)
+def _inner_join(relation: InnerJoin) -> _Body:
+    left, left_names = _source(relation.inputs[0], LEFT)
+    pending = list(relation.conditions)
+    for position, right in enumerate(relation.inputs[1:], start=2):
+        joined, right_names = _source(right, RIGHT)
+        names = {**left_names, **right_names}
+        if naming.WEIGHT in left_names and naming.WEIGHT in right_names:
+            names[naming.WEIGHT] = multiply(left_names[naming.WEIGHT], right_names[naming.WEIGHT])
+        on = [_within(c, names) for c in pending if referenced(c) <= names.keys()]
+        pending = [c for c in pending if not referenced(c) <= names.keys()]
+        join = exp.Join(this=joined, on=all_of(on)) if on else exp.Join(this=joined, kind="CROSS")
+        body = _Body(left, names, join, is_small=relation.small_first)
+        if position < len(relation.inputs):
+            left = exp.Subquery(this=body.select(_all(names, relation)), alias=_alias(LEFT))
+            left_names = {name: col(name, LEFT) for name in names}
+    return body
+
+
+def _all(names: _Names, relation: Relation) -> Iterable[Item]:
+    """Those columns of a join that its inputs so far have."""
+    return (Item(col(c.name), c) for c in relation.schema if c.name in names)
+
+
+# Names
+
+
+def _table(name: str, alias: str) -> exp.Table:
+    return exp.Table(this=exp.to_identifier(name, quoted=True), alias=_alias(alias))
+
+
+def _alias(alias: str) -> exp.TableAlias:
+    return exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
+
+
+def _within(expression: exp.Expression, names: _Names) -> exp.Expression:
+    """A copy of the expression that speaks of the columns by their names in the SELECT."""
+    if isinstance(expression, exp.Column):
+        return _copy(names[expression.name])
+
+    def rename(node: exp.Expression) -> exp.Expression:
+        return wrapped(_copy(names[node.name])) if isinstance(node, exp.Column) else node
+
+    return expression.transform(rename)
+
+
+def _copy(expression: exp.Expression) -> exp.Expression:
+    # most are columns, for which the general way takes ten times as long
+    return col(expression.name, expression.table) if isinstance(expression, exp.Column) else expression.copy()
+
+
+def _is_trivial(expression: exp.Expression) -> bool:
+    """Whether an expression may be written down wherever its column is used: a column, its negative, a constant."""
+    if isinstance(expression, exp.Cast | exp.Neg):
+        expression = expression.this
+    return isinstance(expression, exp.Column | exp.Literal | exp.Null | exp.Boolean)

@@ -1,5 +1,6 @@
 """Chooses what a refresh does: a pure function of statistics."""
 
-from millstream.planner.choice import Choice, Facts, InputFacts, Measured, choose
+from millstream.planner.choice import Change, Choice, Facts, InputFacts, choose
+from millstream.planner.cost import Measured
 
-__all__ = ["Choice", "Facts", "InputFacts", "Measured", "choose"]
+__all__ = ["Change", "Choice", "Facts", "InputFacts", "Measured", "choose"]

@@ -13,6 +13,9 @@ from millstream.errors import Code, MillstreamError
 from millstream.planner.cost import Measured, predict_differential_ms, predict_full_ms
 from millstream.results import Action, RefreshMode
 
+# A delta of fewer rows costs less than the fixed part of any recomputation, however small the table.
+SMALL_CHANGE = 1_000
+
 
 class Change(StrEnum):
     """What happened to an input since the last refresh."""
@@ -119,10 +122,12 @@ def _by_cost(facts: Facts, changed: Sequence[InputFacts]) -> Choice | None:
     differential = predict_differential_ms(facts.history, rows)
     if full is not None and differential is not None:
         if full < differential:
-            return Choice(Action.FULL, f"CHEAPER: about {full:.0f} ms against {differential:.0f} ms for {rows} changed rows")
+            return Choice(
+                Action.FULL, f"CHEAPER: about {full:.0f} ms against {differential:.0f} ms for {rows} changed rows"
+            )
         return None
     for item in changed:
-        if item.rows and item.changed_rows / item.rows > limit:
+        if item.rows and item.changed_rows >= SMALL_CHANGE and item.changed_rows / item.rows > limit:
             share = item.changed_rows / item.rows
             return Choice(Action.FULL, f"RATIO: {share:.0%} of {item.name} changed, more than {limit:.0%}")
     return None

@@ -68,7 +68,9 @@ class Coordinator:
             tables = tuple(self._catalog.get(name) for name in chain)
             _refuse_suspended(tables)
             worker = self._workers.here()
-            runner = Runner(self._catalog, worker, self._settings, self._definitions.rebind, self._clock, self._progress)
+            runner = Runner(
+                self._catalog, worker, self._settings, self._definitions.rebind, self._clock, self._progress
+            )
             data_timestamp = self._clock()
             paths, versions = self._frontier(tables, initiated_by, data_timestamp)
             result: RefreshResult | None = None

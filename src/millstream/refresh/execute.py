@@ -10,24 +10,29 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
 
 from millstream.diff.bag import BagStage
 from millstream.diff.base import delta_name, new_name
 from millstream.diff.plan import CHANGES, MORE, NET, RECOMPUTED, REMOVED, STATE, Layout, Step
 from millstream.diff.stages import NamedStage
 from millstream.engine.storage import Commit, Rows, Txn
-from millstream.engine.worker import Worker
+from millstream.engine.worker import Scale, Worker
 from millstream.naming import quote
 from millstream.ops import Relation, Table, render, walk
 from millstream.ops.render import to_sql
 from millstream.refresh.inputs import BoundInput
 from millstream.sinks.delta import Counts, change_set, repeated, repeated_frame
 
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame
+
+# up to so many rows in all, one task beats several
+MAX_TINY_ROWS = 200_000
 _RESULTS = {CHANGES, RECOMPUTED, NET, REMOVED}
 
 
@@ -36,6 +41,7 @@ class Cost:
     """What a refresh has cost so far."""
 
     rows_read: int = 0
+    scale: Scale = Scale.SMALL
     milliseconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -55,6 +61,7 @@ class StageRun:
     Args:
         path: where its stored table lies; `version` is what it had when the refresh began.
         inputs: what it reads, by name; those in `changed` have changes.
+        feed_rows: how many rows the change feeds hold, about.
         is_large: whether the change is too large for the driver.
     """
 
@@ -67,6 +74,7 @@ class StageRun:
     txn: Txn
     metadata: Mapping[str, object]
     cost: Cost
+    feed_rows: int = 0
     is_large: bool = False
 
     @property
@@ -77,7 +85,7 @@ class StageRun:
         """Apply the change of the inputs."""
         steps = self.named.stage.steps(self.changed)
         with self.cost.timing("read"):
-            self._bind({t for step in steps for t in _tables(step.relation)})
+            self._bind({t for step in steps for t in _tables(step.relation)}, feed_rows=self.feed_rows)
         results = self._run(steps)
         change, counts = change_set(self.layout, results, self.version)
         with self.cost.timing("commit"):
@@ -94,7 +102,9 @@ class StageRun:
         names = [c.name for c in self.layout.columns]
         with self.cost.timing("compute"):
             frame = self.worker.spark.sql(self._sql(relation))
-            rows: Rows = repeated_frame(frame, [quote(n) for n in names]) if self.is_large else repeated(_collect(frame), names)
+            rows: Rows = (
+                repeated_frame(frame, [quote(n) for n in names]) if self.is_large else repeated(_collect(frame), names)
+            )
         with self.cost.timing("commit"):
             commit = self.worker.store.append(self.path, rows, self.txn, self.metadata)
         return commit, Counts(inserted=commit.rows_written)
@@ -104,6 +114,7 @@ class StageRun:
         relation = self.named.stage.load()
         with self.cost.timing("read"):
             self._bind(_tables(relation))
+        self.worker.plan_for(Scale.LARGE)
         with self.cost.timing("compute"):
             frame = self.worker.spark.sql(to_sql(render(relation), hints=False))
             return self.worker.store.replace(self.path, frame, self.txn, self.metadata)
@@ -113,22 +124,37 @@ class StageRun:
 
     # Reading
 
-    def _bind(self, wanted: set[str]) -> None:
-        store = self.worker.store
+    def _bind(self, wanted: set[str], *, feed_rows: int = 0) -> None:
+        """Bind what the steps read, and have Spark plan for its size."""
+        store, rows = self.worker.store, feed_rows
+        frames: dict[str, DataFrame] = {}
         for name in self.named.inputs:
             source = self.inputs[name]
             if new_name(name) in wanted:
-                self.cost.rows_read += store.snapshot(source.delta.path, source.new).num_rows or 0
-                self.worker.bind(new_name(name), source.delta.contents(store, source.new, source.columns))
+                rows += self._rows_of(source.delta.path, source.new)
+                frames[new_name(name)] = source.delta.contents(store, source.new, source.columns)
             if delta_name(name) in wanted:
                 assert source.old is not None
-                self.worker.bind(
-                    delta_name(name), source.delta.changes(store, source.old, source.new, source.columns)
-                )
+                frames[delta_name(name)] = source.delta.changes(store, source.old, source.new, source.columns)
         if STATE in wanted:
-            self.cost.rows_read += store.snapshot(self.path, self.version).num_rows or 0
+            rows += self._rows_of(self.path, self.version)
             columns = [c.name for c in self.layout.columns]
-            self.worker.bind(STATE, store.read_located(self.path, self.version, columns))
+            frames[STATE] = store.read_located(self.path, self.version, columns)
+        self.cost.scale = self._scale(rows)
+        self.worker.plan_for(self.cost.scale)
+        for name, frame in frames.items():
+            one_task = self.cost.scale is Scale.TINY or (self.cost.scale is Scale.SMALL and name.startswith("delta_"))
+            self.worker.bind(name, frame.coalesce(1) if one_task else frame)
+
+    def _rows_of(self, path: str, version: int) -> int:
+        rows = self.worker.store.snapshot(path, version).num_rows or 0
+        self.cost.rows_read += rows
+        return rows
+
+    def _scale(self, rows: int) -> Scale:
+        if self.is_large:
+            return Scale.LARGE
+        return Scale.TINY if rows <= MAX_TINY_ROWS else Scale.SMALL
 
     # Steps
 
@@ -143,11 +169,12 @@ class StageRun:
             later = {t for s in steps[position + 1 :] for t in _tables(s.relation)}
             needed = any(s.only_if == step.name for s in steps) and not _has_more(rows)
             if step.name in later and not (step.name in _RESULTS and needed):
-                self.worker.bind(step.name, _frame(self.worker, rows))
+                bound = _frame(self.worker, rows)
+                self.worker.bind(step.name, bound if self.is_large else bound.coalesce(1))
         return {name: rows for name, rows in results.items() if name in _RESULTS}
 
     def _sql(self, relation: Relation) -> str:
-        return to_sql(render(relation), hints=not self.is_large)
+        return to_sql(render(relation), hints=self.cost.scale is Scale.SMALL)
 
 
 def _tables(relation: Relation) -> set[str]:

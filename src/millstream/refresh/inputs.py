@@ -11,7 +11,7 @@ from millstream.engine.storage import DeltaStore, RangeKind, RangeSummary
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.naming import TableName
-from millstream.planner.choice import Change, InputFacts
+from millstream.planner import Change, InputFacts
 from millstream.sources.delta import DeltaInput
 
 _CHANGES = {

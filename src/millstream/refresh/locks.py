@@ -165,7 +165,6 @@ class FileLocks:
         finally:
             session.release()
 
-
     def close(self) -> None:
         """Nothing is kept."""
 

@@ -9,7 +9,7 @@ them, if only some are it computes the rest from the same frontiers, if none is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -22,8 +22,7 @@ from millstream.engine.storage import RangeKind, RangeSummary, Txn
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
-from millstream.planner import Choice, Facts, Measured, choose
-from millstream.planner.choice import InputFacts
+from millstream.planner import Choice, Facts, InputFacts, Measured, choose
 from millstream.refresh.execute import Cost, Progress, StageRun, is_too_large
 from millstream.refresh.full_text import run_text
 from millstream.refresh.inputs import BoundInput, bind_inputs
@@ -147,9 +146,7 @@ class Runner:
                 reason=plan.choice.reason,
             )
         )
-        return RefreshResult(
-            Action.NO_DATA, 0, 0, 0, _since(started), plan.choice.reason, dict(request.base_frontier)
-        )
+        return RefreshResult(Action.NO_DATA, 0, 0, 0, _since(started), plan.choice.reason, dict(request.base_frontier))
 
     # Something to do
 
@@ -197,7 +194,8 @@ class Runner:
                 action=choice.action,
                 reason=choice.reason,
                 duration_ms=duration,
-                details=plan.details(self._worker) | {
+                details=plan.details(self._worker)
+                | {
                     "rows_read": cost.rows_read,
                     "jobs": count.jobs,
                     "ms": {k: round(v, 1) for k, v in cost.milliseconds.items()},
@@ -248,13 +246,21 @@ class Runner:
             moved = frozenset(changed) & frozenset(named.inputs)
             if after is None and moved:
                 run = StageRun(
-                    self._worker, named, stage.path, before, inputs, moved, _txn(stage, intent), _metadata(plan), cost, large
+                    self._worker,
+                    named,
+                    stage.path,
+                    before,
+                    inputs,
+                    moved,
+                    _txn(stage, intent),
+                    _metadata(plan),
+                    cost,
+                    feed_rows=feed,
+                    is_large=large,
                 )
+                append = plan.choice.action is Action.APPEND_ONLY and stage.is_public
                 try:
-                    if plan.choice.action is Action.APPEND_ONLY and stage.is_public:
-                        commit, counts = run.append_only()
-                    else:
-                        commit, counts = run.differential()
+                    commit, counts = run.append_only() if append else run.differential()
                 except PySparkException as error:
                     if large or not is_too_large(error):
                         raise
@@ -283,9 +289,7 @@ class Runner:
                         frame = frame.toDF(*(c.name for c in compiled.layouts[-1].columns))
                         after = self._worker.store.replace(stage.path, frame, txn, metadata).version
                 else:
-                    run = StageRun(
-                        self._worker, named, stage.path, 0, inputs, frozenset(), txn, metadata, cost
-                    )
+                    run = StageRun(self._worker, named, stage.path, 0, inputs, frozenset(), txn, metadata, cost)
                     after = run.load().version
             versions[stage.id] = after
             if named is not None:
@@ -339,9 +343,12 @@ class Runner:
         """Compute the stages that are missing, from the frontiers the interrupted refresh had."""
         table = request.table
         versions = {n: v for n, v in intent.new_frontier.items() if n in request.paths}
-        inputs = bind_inputs(self._catalog, table, request.compiled, request.base_versions | versions, request.paths)
+        inputs = bind_inputs(
+            self._catalog, table, request.compiled, {**request.base_versions, **versions}, request.paths
+        )
         inputs = {
-            n: replace(b, old=intent.old_frontier.get(n), new=intent.new_frontier.get(n, b.new)) for n, b in inputs.items()
+            n: replace(b, old=intent.old_frontier.get(n), new=intent.new_frontier.get(n, b.new))
+            for n, b in inputs.items()
         }
         found = {n: b.facts(self._worker.store) for n, b in inputs.items()}
         summaries = {n: s for n, (_, s) in found.items() if s is not None}
@@ -375,7 +382,7 @@ class _Plan:
 
     request: Request
     inputs: Mapping[str, BoundInput]
-    facts: list[InputFacts] | tuple[InputFacts, ...]
+    facts: Sequence[InputFacts]
     summaries: Mapping[str, RangeSummary]
     choice: Choice
     needs_rebinding: bool = False

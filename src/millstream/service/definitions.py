@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import (
@@ -32,6 +31,9 @@ from millstream.results import RefreshMode, Status
 from millstream.scheduler.schedule import Schedule
 from millstream.settings import Settings
 from millstream.sql.sources import Source, View
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 class Definitions:
@@ -120,7 +122,9 @@ class Definitions:
         self._lake.sync()
         if self._catalog.find(name) is not None:
             raise MillstreamError(
-                Code.NAME_TAKEN, f"a stream table named {name} exists", hint="CREATE OR REPLACE STREAM TABLE replaces it"
+                Code.NAME_TAKEN,
+                f"a stream table named {name} exists",
+                hint="CREATE OR REPLACE STREAM TABLE replaces it",
             )
         self._lake.require_free(name)
         compiled = self.compile(query, mode, dialect)
@@ -341,5 +345,3 @@ def parse_status(text: str | Status) -> Status:
     if str(text).upper() not in {Status.ACTIVE, Status.SUSPENDED}:
         raise MillstreamError(Code.STATUS_INVALID, f"{text!r} cannot be set", hint="use ACTIVE or SUSPENDED")
     return Status(str(text).upper())
-
-

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 
 from millstream.catalog import Catalog
 from millstream.catalog.facade import utc_now
@@ -41,6 +39,11 @@ from millstream.service.definitions import Definitions, parse_mode, parse_status
 from millstream.service.explain import explanation
 from millstream.service.statements import Statements
 from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql import DataFrame, SparkSession
 
 DEFAULT_LAKE = "./lake"
 CONFIG_FILE = "millstream.toml"
@@ -192,7 +195,11 @@ class Millstream:
         """
         table = self._catalog.get(TableName.parse(name))
         mode = parse_mode(refresh_mode) if refresh_mode is not None else None
-        checked = Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds).text if schedule is not None else None
+        checked = (
+            Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds).text
+            if schedule is not None
+            else None
+        )
         new_status = parse_status(status) if status is not None else None
         if query is not None or (mode is not None and mode is not table.refresh_mode):
             table = self._definitions.redefine(table, query or table.definition.original_query, mode)
@@ -295,4 +302,3 @@ class Millstream:
             contents = contents.where("__ms_visible")
         contents = contents.select(*layout.outputs)
         return compare(contents, expected, self._settings.verify_relative_tolerance)
-

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import ObjectKind, SourceKind
@@ -29,6 +28,8 @@ from millstream.sql.statements import (
 )
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from millstream.service.facade import Millstream
 
 _READS = {"SELECT", "WITH", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "VALUES", "FROM", "TABLE"}
@@ -37,7 +38,9 @@ _READS = {"SELECT", "WITH", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "VALUES", "FR
 class Statements:
     """Dispatches statements by their kind."""
 
-    def __init__(self, facade: Millstream, lake: Lake, catalog: Catalog, settings: Settings, spark: SparkSession) -> None:
+    def __init__(
+        self, facade: Millstream, lake: Lake, catalog: Catalog, settings: Settings, spark: SparkSession
+    ) -> None:
         self._facade = facade
         self._lake = lake
         self._catalog = catalog
@@ -160,7 +163,11 @@ class Statements:
             return
         if s.verb == "CREATE":
             raise MillstreamError(
-                Code.NAME_TAKEN, f"{name} is a stream table", position=target.position, sql=s.text, hint="choose another name"
+                Code.NAME_TAKEN,
+                f"{name} is a stream table",
+                position=target.position,
+                sql=s.text,
+                hint="choose another name",
             )
         raise MillstreamError(
             Code.STREAM_TABLE_READ_ONLY,
@@ -202,7 +209,7 @@ class Statements:
                 self._lake.adopt(name)
             case "REPLACE", "TABLE":
                 self._lake.adopt(name)
-            case ("CREATE" | "ALTER"), "VIEW":
+            case (("CREATE" | "ALTER"), "VIEW"):
                 self._lake.record_view(name)
             case "CREATE", "FUNCTION":
                 self._lake.record_function(name, s.text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
@@ -52,10 +52,14 @@ def avg_type(argument: str) -> str | None:
 
 def typed(analyzer: Analyzer, relation: Relation, expressions: Sequence[exp.Expression]) -> tuple[Column, ...]:
     """The types of expressions over a relation's columns; named by position."""
-    if not expressions:
-        return ()
-    items = [exp.alias_(e.copy(), f"c{i}", quoted=True) for i, e in enumerate(expressions)]
-    return analyzer.describe(exp.select(*items).from_(empty(relation)))
+    known = {c.name: c.type for c in relation.schema}
+    asked = [e for e in expressions if not isinstance(e, exp.Column)]
+    answers: Iterator[Column] = iter(())
+    if asked:
+        items = [exp.alias_(e, f"c{i}", quoted=True) for i, e in enumerate(asked)]
+        answers = iter(analyzer.describe(exp.select(*items).from_(empty(relation))))
+    types = [known[e.name] if isinstance(e, exp.Column) else next(answers).type for e in expressions]
+    return tuple(Column(f"c{i}", t) for i, t in enumerate(types))
 
 
 def empty(relation: Relation) -> exp.Subquery:

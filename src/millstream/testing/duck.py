@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
+from sqlglot import exp
 
 from millstream import naming
 from millstream.diff.aggregate.accumulator import OLD
@@ -40,7 +41,7 @@ assert RULES, "the rules register themselves when they are imported"
 def shared_connection() -> duckdb.DuckDBPyConnection:
     """The process's connection: opening one takes longer than a hundred refreshes of small tables."""
     db = duckdb.connect()
-    db.execute("SET threads = 1")
+    db.execute("SET threads = 1; PRAGMA disable_optimizer")  # planning a handful of rows is most of the work
     return db
 
 
@@ -95,8 +96,9 @@ class DuckStreamTable:
 
     def __post_init__(self) -> None:
         self.plan = compile_query(self.query, self.tables)
-        self.rows: dict[str, Counter[Row]] = {name: Counter() for name in self.tables}
-        self.pending: dict[str, list[tuple[Row, int]]] = {name: [] for name in self.tables}
+        read = {name for named in self.stages for name in named.inputs}
+        self.rows: dict[str, Counter[Row]] = {name: Counter() for name in self.tables if name in read}
+        self.pending: dict[str, list[tuple[Row, int]]] = {name: [] for name in self.rows}
 
     @property
     def stages(self) -> tuple[NamedStage, ...]:
@@ -106,10 +108,13 @@ class DuckStreamTable:
     # Changes
 
     def change(self, batch: Batch) -> None:
-        """Apply weighted rows to the sources and keep them as the change feed of the next refresh."""
-        for name, rows in batch.items():
-            self.pending[name] += rows
-            for row, weight in rows:
+        """Apply weighted rows to the sources and keep them as the change feed of the next refresh.
+
+        Changes to tables the query does not read are left out.
+        """
+        for name in self.rows.keys() & batch.keys():
+            self.pending[name] += batch[name]
+            for row, weight in batch[name]:
                 self.rows[name][row] += weight
             assert all(n >= 0 for n in self.rows[name].values()), f"the test removes rows of {name} that are not there"
 
@@ -117,11 +122,13 @@ class DuckStreamTable:
 
     def load(self) -> None:
         """The initial load of all stages."""
-        script = [text for name in self.tables for text in self._bind_source(name)]
+        script: list[str] = []
+        for name in self.rows:
+            script += [*self._bind_source(name), f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {new_name(name)}"]
         for named in self.stages:
-            script += [_create(_stored(named), self.plan.load(named)), self._bind_stage(named)]
+            script += [_create(_stored(named), self.plan.load(named)), _bind_stage(named)]
         self._execute(script)
-        self.pending = {name: [] for name in self.tables}
+        self.pending = {name: [] for name in self.rows}
 
     def refresh(self) -> None:
         """An incremental refresh of all stages from the pending changes."""
@@ -133,7 +140,7 @@ class DuckStreamTable:
                 self._run(named, steps)
                 self._execute(_apply(named, [step.name for step, _ in steps]))
                 changed.add(named.name)
-        self.pending = {name: [] for name in self.tables}
+        self.pending = {name: [] for name in self.rows}
 
     def _run(self, named: NamedStage, steps: Sequence[tuple[Step, str]]) -> None:
         names = quoted_names(c.name for c in named.stage.layout.columns)
@@ -181,17 +188,12 @@ class DuckStreamTable:
     # Plumbing
 
     def _bind_source(self, name: str) -> list[str]:
-        columns = self.tables[name]
-        types = [(c.name, duck_type(c.type)) for c in columns]
+        types = [(c.name, duck_type(c.type)) for c in self.tables[name]]
         weighted = [*types, (naming.WEIGHT, "BIGINT")]
         return [
-            _create(name, values(types, list(self.rows[name].elements()))),
-            f"CREATE OR REPLACE TEMP VIEW {new_name(name)} AS SELECT * FROM {name}",
+            _create(new_name(name), values(types, list(self.rows[name].elements()))),
             _create(delta_name(name), values(weighted, [(*row, weight) for row, weight in self.pending[name]])),
         ]
-
-    def _bind_stage(self, named: NamedStage) -> str:
-        return f"CREATE OR REPLACE TEMP VIEW {new_name(named.name)} AS SELECT * FROM {_stored(named)}"
 
     def _execute(self, script: Sequence[str]) -> None:
         if script:
@@ -219,12 +221,16 @@ def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:
     news = [f"{s} WHERE {STORE.name} IN ('update', 'insert')" for s in replacing]
     gone = [f"SELECT {quoted_names(n + OLD for n in names)}, -1 FROM {old}" for old in olds]
     come = [f"SELECT {quoted_names(names)}, 1 FROM {new}" for new in news]
-    feed = f"SELECT *, 0::BIGINT AS {naming.WEIGHT} FROM {stored} LIMIT 0"
+    feed = f"(SELECT *, 0::BIGINT AS {naming.WEIGHT} FROM {stored} LIMIT 0)"
     return [
-        _create(delta_name(named.name), " UNION ALL ".join([f"({feed})", *gone, *come])),
+        *([_create(delta_name(named.name), " UNION ALL ".join([feed, *gone, *come]))] if named.name != PUBLIC else []),
         *(f"DELETE FROM {stored} WHERE rowid IN (SELECT {naming.ROW + OLD} FROM {old})" for old in olds),
         *(f"INSERT INTO {stored} SELECT {quoted_names(names)} FROM {new}" for new in news),
     ]
+
+
+def _bind_stage(named: NamedStage) -> str:
+    return f"CREATE OR REPLACE TEMP VIEW {new_name(named.name)} AS SELECT * FROM {_stored(named)}"
 
 
 def _create(name: str, query: str) -> str:
@@ -236,7 +242,10 @@ def _stored(named: NamedStage) -> str:
 
 
 def _sql(relation: Relation) -> str:
-    return to_sql(render(relation), "duckdb")
+    query = render(relation)
+    for select in query.find_all(exp.Select):
+        select.set("hint", None)
+    return query.sql(dialect="duckdb", comments=False, copy=False)
 
 
 def _bag(rows: Any) -> Counter[Row]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from hypothesis import strategies as st
 
+from millstream.testing.choices import Choices
 from millstream.testing.strategies import Tables
-
-T = TypeVar("T")
 
 _KINDS = {"int": "int", "bigint": "big", "string": "str", "decimal(10,2)": "dec"}
 _NUMERIC = {"int", "big", "dec"}
@@ -39,15 +37,20 @@ class From:
 
 
 @st.composite
-def queries(draw: st.DrawFn, tables: Tables, *, min_operators: int = 3, max_operators: int = 5) -> str:
-    """Random queries of that many operators, scans not counted."""
-    builder = _Builder(draw, tables)
-    return builder.query(draw(st.integers(min_operators, max_operators)))
+def queries(draw: st.DrawFn, tables: Tables) -> str:
+    """Random queries of three to five operators, scans not counted."""
+    return make_query(Choices.drawn(draw), tables)
+
+
+def make_query(choices: Choices, tables: Tables, *, least: int = 3, most: int = 5) -> str:
+    """A query of the given choices, of that many operators."""
+    return _Builder(choices, tables).query(choices.number(least, most))
 
 
 class _Builder:
-    def __init__(self, draw: st.DrawFn, tables: Tables) -> None:
-        self._draw = draw
+    def __init__(self, choices: Choices, tables: Tables) -> None:
+        self._choices = choices
+        self._pick, self._chance, self._some = choices.pick, choices.chance, choices.some
         self._bases = [
             From(name, tuple(Col(c.name, _KINDS[c.type]) for c in columns)) for name, columns in tables.items()
         ]
@@ -59,22 +62,6 @@ class _Builder:
         text = found.text[1:-1] if found.text.startswith("(") else f"SELECT * FROM {found.text}"
         ctes = ", ".join(f"{name} AS ({body})" for name, body in self._ctes)
         return f"WITH {ctes} {text}" if ctes else text
-
-    # Choices
-
-    def _pick(self, options: Sequence[T]) -> T:
-        return self._draw(st.sampled_from(options))
-
-    def _chance(self, one_in: int) -> bool:
-        return self._draw(st.integers(0, one_in - 1)) == one_in - 1
-
-    def _some(self, options: Sequence[T], most: int) -> list[T]:
-        """Some of the options in a random order, at least one."""
-        count = self._draw(st.integers(1, min(most, len(options))))
-        left, picked = list(options), []
-        for _ in range(count):
-            picked.append(left.pop(self._draw(st.integers(0, len(left) - 1))))
-        return picked
 
     def _fresh(self, prefix: str) -> str:
         self._number += 1
@@ -139,7 +126,7 @@ class _Builder:
         source, alias, columns = self._aliased(self._relation(operators))
         exact = [c for c in columns if c.kind != "dbl"] or [Col("1 + 0", "int")]
         keys = [self._expression(c, columns) if self._chance(5) else c for c in self._some(exact, 2)] if keyed else []
-        calls = [self._call(columns) for _ in range(self._draw(st.integers(1, 3)))]
+        calls = [self._call(columns) for _ in range(self._choices.number(1, 3))]
         text = f"{source} AS {alias}" + (f" GROUP BY {', '.join(k.text for k in keys)}" if keys else "")
         if self._chance(4):
             text += f" HAVING {self._predicate([*keys, *(c for c in calls if c.kind != 'dbl')] or calls)}"

@@ -1,7 +1,7 @@
 """Random source tables and random changes to them.
 
-Values come from small domains, so that keys meet, rows repeat and NULLs are everywhere. A change is drawn as one number and
-read against the rows that are there at that moment: a batch never removes what is not there, and shrinks well.
+Values come from small domains, so that keys meet, rows repeat and NULLs are everywhere. A change is one number, read
+against the rows that are there at that moment: a batch never removes what is not there, and shrinks well.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from millstream.ops import Column
+from millstream.testing.choices import Choices
 from millstream.testing.values import Row
 
 Weighted = list[tuple[Row, int]]
@@ -33,7 +34,7 @@ _DOMAINS: dict[str, tuple[Any, ...]] = {
     "decimal(10,2)": (Decimal("1.50"), Decimal("2.25"), Decimal("-0.75"), None),
 }
 _KINDS = ("insert", "delete", "update", "insert", "delete", "update", "many", "purge", "noop", "touch", "all")
-_NUMBERS = st.integers(0, 2**20 - 1)
+_MOST = 2**16 - 1
 
 
 @dataclass(frozen=True)
@@ -53,24 +54,28 @@ class Scenario:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, tables: Tables, *, max_rows: int = 6, max_steps: int = 4) -> Scenario:
-    """Random initial rows and batches of inserts, updates and deletes on several tables at once.
+def scenarios(draw: st.DrawFn, tables: Tables) -> Scenario:
+    """Random initial rows and batches of inserts, updates and deletes on several tables at once."""
+    return make_scenario(Choices.drawn(draw), tables)
+
+
+def make_scenario(choices: Choices, tables: Tables, *, max_rows: int = 7, max_steps: int = 4) -> Scenario:
+    """A scenario of the given choices.
 
     Without a refresh between them batches make one big step, with one after each many small ones.
     """
     contents: dict[str, Counter[Row]] = {}
     initial: dict[str, Weighted] = {}
     for name, columns in tables.items():
-        rows = [(_row(columns, n), 1) for n in draw(st.lists(_NUMBERS, max_size=max_rows))]
+        rows = [(_row(columns, choices.number(0, _MOST)), 1) for _ in range(choices.number(0, max_rows))]
         contents[name], initial[name] = Counter(row for row, _ in rows), rows
     steps: list[Step] = []
-    for numbers in draw(st.lists(st.lists(_NUMBERS, min_size=1, max_size=5), min_size=1, max_size=max_steps)):
+    for _ in range(choices.number(1, max_steps)):
         changes: dict[str, Weighted] = {}
-        for number in numbers:
-            number, which = divmod(number, len(tables))
-            name = list(tables)[which]
-            changes.setdefault(name, []).extend(_change(tables[name], contents[name], number))
-        steps.append(Step(changes, draw(st.booleans())))
+        for _ in range(choices.number(1, 5)):
+            name = choices.pick(list(tables))
+            changes.setdefault(name, []).extend(_change(tables[name], contents[name], choices.number(0, _MOST)))
+        steps.append(Step(changes, refreshes=choices.chance(2)))
     return Scenario(initial, steps)
 
 

@@ -20,7 +20,11 @@ DDL = "k BIGINT, s STRING, d DECIMAL(20,3)"
 
 
 def random_row(rng: random.Random) -> tuple[Any, ...]:
-    return rng.choice([None, *range(6)]), rng.choice([None, "a", "b"]), rng.choice([None, Decimal("0.5"), Decimal("1.25")])
+    return (
+        rng.choice([None, *range(6)]),
+        rng.choice([None, "a", "b"]),
+        rng.choice([None, Decimal("0.5"), Decimal("1.25")]),
+    )
 
 
 @pytest.mark.parametrize(("way", "steps"), [("auto", 60), ("never", 6)], ids=["auto", "never"], indirect=["way"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from millstream.results import Action, InitiatedBy, RefreshStatus, Status
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
+_LONGEST_TEXT = 8_000
 _FROM_SCRATCH = (Action.FULL, Action.REINITIALIZE)
 
 # Built once: for a refresh that finds nothing to do, building statements would cost more than running them.
@@ -94,7 +96,7 @@ def complete(connection: Connection, intent: Intent, outcome: RefreshOutcome, no
         "rows_inserted": outcome.rows_inserted,
         "rows_updated": outcome.rows_updated,
         "rows_deleted": outcome.rows_deleted,
-        "details": dict(outcome.details),
+        "details": plain(outcome.details),
         "error_code": None,
         "error_message": None,
     }
@@ -123,8 +125,8 @@ def fail(
     values = {
         "status": RefreshStatus.FAILED,
         "error_code": error.code,
-        "error_message": error.message,
-        "details": dict(details),
+        "error_message": storable(error.message),
+        "details": plain(details),
     }
     _finish(connection, intent, values, now, duration_ms)
 
@@ -147,7 +149,7 @@ def fail_early(
         "end_time": now,
         "duration_ms": _milliseconds(started_at, now),
         "error_code": error.code,
-        "error_message": error.message,
+        "error_message": storable(error.message),
     }
     connection.execute(_INSERT, row)
 
@@ -166,7 +168,7 @@ def no_data(connection: Connection, refresh_id: int, given: NoData, now: datetim
         "duration_ms": _milliseconds(given.started_at, now),
         "reason": given.reason,
         "freshness_deadline": given.freshness_deadline,
-        "details": dict(given.details),
+        "details": plain(given.details),
     }
     connection.execute(_INSERT, row)
 
@@ -213,13 +215,32 @@ def prune(connection: Connection, before: datetime) -> int:
     return connection.execute(sa.delete(refresh_history).where(refresh_history.c.end_time < before)).rowcount
 
 
+def plain(value: Any) -> Any:
+    """A refresh's notes about itself as JSON can hold them: an odd note must not fail the refresh that made it."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, str):
+        return storable(value)
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return storable(str(value))
+
+
+def storable(text: str) -> str:
+    """A message as any database can hold it: no NUL, no half of a surrogate pair, and not a whole query plan."""
+    whole = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+    return whole if len(whole) <= _LONGEST_TEXT else f"{whole[:_LONGEST_TEXT]} …"
+
+
 def _count_error(
     connection: Connection, table_id: str, error: MillstreamError, now: datetime, max_consecutive_errors: int
 ) -> None:
     """One more error in a row; with the last one allowed the table goes to ERROR, unless it is suspended."""
     errors = stream_tables.c.consecutive_errors + 1
     too_many = (errors >= max_consecutive_errors) & (stream_tables.c.status != Status.SUSPENDED)
-    reason = f"{error.code}: {error.message}"
+    reason = storable(f"{error.code}: {error.message}")
     values = {
         "consecutive_errors": errors,
         "status": sa.case((too_many, sa.literal(Status.ERROR.value)), else_=stream_tables.c.status),

@@ -52,16 +52,22 @@ def _put_exclusively(target: Path, text: str) -> bool:
     return True
 
 
-def commit_info(operation: str, read_version: int, metrics: Mapping[str, int], metadata: Mapping[str, object]) -> Json:
+def commit_info(
+    operation: str,
+    read_version: int,
+    metrics: Mapping[str, int],
+    metadata: Mapping[str, object],
+    mode: str = "Append",
+) -> Json:
     """The `commitInfo` action; Delta wants all metrics as texts."""
     return {
         "commitInfo": {
             "timestamp": int(time.time() * 1000),
             "operation": operation,
-            "operationParameters": {},
+            "operationParameters": {"mode": mode, "partitionBy": "[]"} if operation == "WRITE" else {},
             "readVersion": read_version,
             "isolationLevel": "Serializable",
-            "isBlindAppend": operation == "WRITE",
+            "isBlindAppend": operation == "WRITE" and mode == "Append",
             "operationMetrics": {name: str(count) for name, count in metrics.items()},
             "userMetadata": json.dumps(metadata, separators=(",", ":"), sort_keys=True),
             "engineInfo": ENGINE,

@@ -104,11 +104,17 @@ def _bound(scalar: pa.Scalar) -> int | str | None:
     if pa.types.is_date32(scalar.type):
         days = scalar.cast(pa.int32()).as_py()
         return str(_EPOCH + timedelta(days)) if _FIRST_DAY <= days <= _LAST_DAY else None
-    value = scalar.as_py()
+    return bound_as_json(scalar.as_py())
+
+
+def bound_as_json(value: object) -> int | str | None:
+    """A minimum or maximum for the log; `None` where it cannot be written as it is."""
     # Delta cuts long strings and has to round the maximum up: leave the bound out instead.
-    if isinstance(value, str) and len(value) > _STRING_STATS_MAX:
-        return None
-    return value  # type: ignore[no-any-return]
+    if isinstance(value, str):
+        return value if len(value) <= _STRING_STATS_MAX else None
+    if isinstance(value, date):
+        return str(value) if value >= _EPOCH + timedelta(_FIRST_DAY) else None
+    return value if isinstance(value, int) else None
 
 
 def loosened(stats: Json) -> str | None:

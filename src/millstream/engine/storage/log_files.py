@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millstream.engine.storage.actions import Json
-from millstream.engine.storage.location import LOG_DIRECTORY
+from millstream.engine.storage.location import LOG_DIRECTORY, file_in_table
 
 _COMMIT = re.compile(r"(\d{20})\.json\Z")
 _CHECKPOINT = re.compile(
@@ -159,8 +159,6 @@ class PosixLogFiles:
 
     def missing(self, logged_paths: Iterable[str]) -> list[str]:
         """Those data or change files that no longer exist."""
-        from millstream.engine.storage.location import file_in_table
-
         found = ((path, file_in_table(self._root, path)) for path in logged_paths)
         return [path for path, file in found if file is not None and not file.exists()]
 
@@ -172,4 +170,12 @@ def checkpoint_actions(table: pa.Table) -> Iterator[Json]:
             continue
         column = table.column(kind).combine_chunks()
         for value in column.filter(column.is_valid()).to_pylist(maps_as_pydicts="strict"):
-            yield {kind: {k: v for k, v in value.items() if v is not None and not k.endswith("_parsed")}}
+            yield {kind: _without_nulls(value)}
+
+
+def _without_nulls(value: Json) -> Json:
+    return {
+        k: _without_nulls(v) if k == "deletionVector" else v
+        for k, v in value.items()
+        if v is not None and not k.endswith("_parsed")
+    }

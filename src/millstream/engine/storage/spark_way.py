@@ -16,7 +16,6 @@ from millstream import naming
 from millstream.engine.session import new_worker_session
 from millstream.engine.storage.data_file import CHANGE_TYPE
 from millstream.engine.storage.model import INSERT, POSTIMAGE, Rows, Txn
-from millstream.engine.storage.scan import position_columns
 from millstream.engine.storage.schema import arrow_schema
 from millstream.errors import Code, MillstreamError
 
@@ -35,7 +34,11 @@ def read(
     """The contents at a version, through Delta's reader."""
     frame = spark.read.format("delta").option("versionAsOf", version).load(path)
     names = [naming.quote(c) for c in (frame.columns if columns is None else columns)]
-    return frame.select(*names, *position_columns(1 + partitions)) if located else frame.select(*names)
+    if not located:
+        return frame.select(*names)
+    # As the log spells it: below the table's directory there is one more for each partition column.
+    file = F.substring_index(F.col("_metadata.file_path"), "/", -1 - partitions)
+    return frame.select(*names, file.alias(naming.FILE), F.col("_metadata.row_index").alias(naming.ROW))
 
 
 def changes(spark: SparkSession, path: str, after: int, upto: int, columns: Sequence[str]) -> DataFrame:

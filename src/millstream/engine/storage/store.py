@@ -23,6 +23,7 @@ from millstream.engine.storage.create import create_directly, properties_of
 from millstream.engine.storage.data_file import UnreadableFileError
 from millstream.engine.storage.deletion_vector import UnreadableVectorError
 from millstream.engine.storage.direct_commit import commit_rows
+from millstream.engine.storage.driver_scan import driver_scan, fits_driver
 from millstream.engine.storage.features import marks_rows, reading_obstacle, writing_obstacle
 from millstream.engine.storage.location import local_root, normalised
 from millstream.engine.storage.log_files import LogFiles, LogGoneError, PosixLogFiles
@@ -37,7 +38,7 @@ from millstream.engine.storage.model import (
     Txn,
 )
 from millstream.engine.storage.ranges import classify
-from millstream.engine.storage.scan import scan, scan_obstacle
+from millstream.engine.storage.scan import POSITION_SCHEMA, scan, scan_obstacle
 from millstream.engine.storage.schema import (
     UnsupportedTypeError,
     arrow_schema,
@@ -46,6 +47,7 @@ from millstream.engine.storage.schema import (
     spark_schema,
 )
 from millstream.engine.storage.spark_log import SparkLogFiles
+from millstream.engine.storage.staged_commit import commit_changes, commit_frame, fits
 from millstream.engine.storage.table_log import TableLog, TableState
 from millstream.errors import Code, MillstreamError
 
@@ -165,11 +167,31 @@ class DeltaStore:
         root = self._direct_root(path)
         if root is not None and not reading_obstacle(state) and not scan_obstacle(root, state):
             try:
+                if fits_driver(state):
+                    return self._on_driver(root, state, columns, located=located)
                 return scan(self._spark, root, state, columns, located=located)
-            except UnreadableVectorError:
-                pass  # a vector stored as Delta may, but we do not
+            except (UnreadableVectorError, UnreadableFileError, UnsupportedTypeError):
+                pass  # Delta's reader knows more formats, or gives the better error
         partitions = len(state.metadata.partition_columns)
         return spark_way.read(self._spark, normalised(path), version, columns, partitions, located=located)
+
+    def _check_unmoved(log: TableLog, state: TableState, expected: int) -> None:
+    if expected > state.version:
+        raise MillstreamError(Code.COMMIT_CONFLICT, f"{log.path} is at version {state.version}, before {expected}")
+    for other in log.commits(expected, state.version):
+        if not changes_nothing(other):
+            raise conflict(log.path, other)
+
+
+def _on_driver(
+        self, root: Path, state: TableState, columns: Sequence[str] | None, *, located: bool
+    ) -> DataFrame:
+        fields = narrowed(spark_schema(state.metadata.schema_string), columns).fields
+        schema = StructType([StructField(f.name, f.dataType, nullable=True) for f in fields])
+        rows = driver_scan(root, state, arrow_schema(schema), located=located)
+        if located:
+            schema = StructType([*schema.fields, *POSITION_SCHEMA.fields])
+        return self._spark.createDataFrame(rows, schema=schema)
 
     # Writing
 
@@ -202,20 +224,11 @@ class DeltaStore:
 
     def replace(self, path: str, frame: DataFrame, txn: Txn, metadata: Mapping[str, object]) -> Commit:
         """Replace the contents by those of `frame`, in one commit; readers never see an empty table."""
-        with self._writer(path):
-            return self._write(path, frame, "overwrite", txn, metadata)
+        return self._write(path, frame, txn, metadata, replace=True)
 
     def append(self, path: str, rows: Rows, txn: Txn, metadata: Mapping[str, object]) -> Commit:
         """Add rows."""
-        with self._writer(path):
-            log, state = self._log(path), self._state(path, None)
-            if done := already_done(log, state, txn):
-                return done
-            root = self._direct_root(path)
-            if root is not None and isinstance(rows, pa.Table) and not writing_obstacle(state):
-                with writing(path):
-                    return commit_rows(log, root, state, None, rows, txn, metadata)
-            return self._write(path, rows, "append", txn, metadata)
+        return self._write(path, rows, txn, metadata, replace=False)
 
     def apply(self, path: str, change: ChangeSet, txn: Txn, metadata: Mapping[str, object]) -> Commit | None:
         """Remove and add rows in one commit; `None` if there is nothing to do.
@@ -227,18 +240,18 @@ class DeltaStore:
             log, state = self._log(path), self._state(path, None)
             if done := already_done(log, state, txn):
                 return done
-            self._check_unmoved(log, state, change.expected_version)
-            if _is_nothing(change.removed) and _is_nothing(change.added):
+            _check_unmoved(log, state, change.expected_version)
+            removed, added = change.removed, change.added
+            if _is_nothing(removed) and _is_nothing(added):
                 return None
-            root = self._direct_root(path)
-            on_driver = _on_driver(change.removed) and _on_driver(change.added)
-            if root is not None and on_driver and not writing_obstacle(state) and marks_rows(state):
-                with writing(path):
-                    return commit_rows(log, root, state, change.removed, change.added, txn, metadata)
-            contents = self.read_located(path, state.version)
-            schema = spark_schema(state.metadata.schema_string)
-            spark_apply.apply(self._spark, normalised(path), schema, contents, change, txn, metadata)
-            return self._committed(path, txn)
+            root = self._writable_root(path, state)
+            if root is None or not marks_rows(state) or not (fits(removed, state) and fits(added, state)):
+                return self._apply_by_spark(path, state, change, txn, metadata)
+            with writing(path):
+                if _on_driver(removed) and _on_driver(added):
+                    return commit_rows(log, root, state, removed, added, txn, metadata)
+                limit = self._settings.direct_max_rows
+                return commit_changes(self._spark, log, root, state, removed, added, txn, metadata, limit)
 
     def enable_change_data_feed(self, path: str) -> int:
         """Switch the change data feed on; returns the version from which changes are recorded."""
@@ -250,13 +263,33 @@ class DeltaStore:
 
     # Inside
 
-    def _write(self, path: str, rows: Rows, mode: str, txn: Txn, metadata: Mapping[str, object]) -> Commit:
-        log, state = self._log(path), self._state(path, None)
-        if done := already_done(log, state, txn):
-            return done
+    def _write(self, path: str, rows: Rows, txn: Txn, metadata: Mapping[str, object], *, replace: bool) -> Commit:
+        with self._writer(path):
+            log, state = self._log(path), self._state(path, None)
+            if done := already_done(log, state, txn):
+                return done
+            root = self._writable_root(path, state)
+            if root is not None and fits(rows, state):
+                with writing(path):
+                    if isinstance(rows, pa.Table) and not replace:
+                        return commit_rows(log, root, state, None, rows, txn, metadata)
+                    frame = spark_way.as_frame(self._spark, rows, spark_schema(state.metadata.schema_string))
+                    return commit_frame(log, root, state, frame, txn, metadata, replace=replace)
+            schema, mode = spark_schema(state.metadata.schema_string), "overwrite" if replace else "append"
+            spark_way.write(self._spark, normalised(path), rows, schema, mode, txn, metadata)
+            return self._committed(path, txn)
+
+    def _apply_by_spark(
+        self, path: str, state: TableState, change: ChangeSet, txn: Txn, metadata: Mapping[str, object]
+    ) -> Commit:
+        contents = self.read_located(path, state.version)
         schema = spark_schema(state.metadata.schema_string)
-        spark_way.write(self._spark, normalised(path), rows, schema, mode, txn, metadata)
+        spark_apply.apply(self._spark, normalised(path), schema, contents, change, txn, metadata)
         return self._committed(path, txn)
+
+    def _writable_root(self, path: str, state: TableState) -> Path | None:
+        """The table's directory if it may be committed to directly."""
+        return None if writing_obstacle(state) else self._direct_root(path)
 
     def _committed(self, path: str, txn: Txn) -> Commit:
         """The commit Spark just made."""
@@ -267,13 +300,6 @@ class DeltaStore:
         deleted = made.count("numTargetRowsDeleted", "numTargetRowsUpdated")
         written = inserted if inserted is not None else made.count("numOutputRows")
         return Commit(made.version, written or 0, deleted or 0)
-
-    def _check_unmoved(self, log: TableLog, state: TableState, expected: int) -> None:
-        if expected > state.version:
-            raise MillstreamError(Code.COMMIT_CONFLICT, f"{log.path} is at version {state.version}, before {expected}")
-        for other in log.commits(expected, state.version):
-            if not changes_nothing(other):
-                raise conflict(log.path, other)
 
     def _state(self, path: str, version: int | None) -> TableState:
         try:
@@ -298,6 +324,14 @@ class DeltaStore:
         """One writer of a table at a time in this process; across processes the commit itself decides."""
         with self._lock:
             return self._writers.setdefault(normalised(path), threading.RLock())
+
+
+def _check_unmoved(log: TableLog, state: TableState, expected: int) -> None:
+    if expected > state.version:
+        raise MillstreamError(Code.COMMIT_CONFLICT, f"{log.path} is at version {state.version}, before {expected}")
+    for other in log.commits(expected, state.version):
+        if not changes_nothing(other):
+            raise conflict(log.path, other)
 
 
 def _on_driver(rows: Rows | None) -> bool:

@@ -1,0 +1,82 @@
+"""What the steps of a stage read in several places becomes a step of its own, computed once.
+
+A relation is worth it if it is small, since it comes from a change, so that keeping it costs little; and if computing it
+reads something large, so that doing it twice costs much. Of relations inside each other only the outer one is taken, unless the
+inner one is read elsewhere as well. A CTE read twice, the affected rows of an anti join and the delta of an outer join's
+input are such relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.diff.plan import Step
+from millstream.ops import (
+    Aggregate,
+    AntiJoin,
+    Filter,
+    InnerJoin,
+    OuterJoin,
+    Project,
+    Relation,
+    SemiJoin,
+    Table,
+    UnionAll,
+    walk,
+)
+from millstream.ops.walk import occurrences, with_children
+
+SHARED = "shared_"
+"""The names of such steps start with this."""
+
+_COSTLY = (InnerJoin, OuterJoin, SemiJoin, AntiJoin, Aggregate)
+
+
+def share(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The same steps, with the ones they share put before the first that needs them."""
+    counts = occurrences(tuple(step.relation for step in steps))
+    names = frozenset(step.name for step in steps)
+    result: list[Step] = []
+    done: dict[Relation, Relation] = {}
+
+    def visit(relation: Relation, only_if: str | None) -> Relation:
+        if relation not in done:
+            children = tuple(visit(child, only_if) for child in relation.children)
+            rebuilt = with_children(relation, children)
+            if counts[relation] > 1 and _is_worth_keeping(relation, names):
+                number = sum(step.name.startswith(SHARED) for step in result) + 1
+                result.append(Step(f"{SHARED}{number}", rebuilt, only_if))
+                rebuilt = Table(result[-1].name, relation.schema)
+            done[relation] = rebuilt
+        return done[relation]
+
+    for step in steps:
+        relation = visit(step.relation, step.only_if)
+        result.append(Step(step.name, relation, step.only_if))
+    return tuple(result)
+
+
+def _is_worth_keeping(relation: Relation, steps: frozenset[str]) -> bool:
+    nodes = list(walk(relation))
+    reads_large = any(isinstance(n, Table) and not is_small(n, steps) for n in nodes)
+    return reads_large and any(isinstance(n, _COSTLY) for n in nodes) and is_small(relation, steps)
+
+
+def is_small(relation: Relation, steps: frozenset[str] = frozenset()) -> bool:
+    """Whether a relation is about the size of a change: a change feed, a step's result, or what is joined to one."""
+    match relation:
+        case Table():
+            return relation.is_weighted or relation.name in steps
+        case Filter() | Project() | Aggregate():
+            return is_small(relation.input, steps)
+        case InnerJoin():
+            return any(is_small(i, steps) for i in relation.inputs)
+        case SemiJoin():
+            return is_small(relation.left, steps) or is_small(relation.right, steps)
+        case AntiJoin():
+            return is_small(relation.left, steps)
+        case OuterJoin():
+            return is_small(relation.left, steps) and (relation.kind == "left" or is_small(relation.right, steps))
+        case UnionAll():
+            return all(is_small(i, steps) for i in relation.inputs)
+    return False

@@ -1,0 +1,176 @@
+"""Commits of rows that Spark computes and writes, while the log is written by us: appends, replacements, large changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from millstream import naming
+from millstream.engine.storage.commit import changes_nothing, commit_info, commit_next, keeps_schema, txn_action
+from millstream.engine.storage.data_file import CHANGE_TYPE, concatenated, read_rows
+from millstream.engine.storage.direct_commit import change_metrics, commit_rows
+from millstream.engine.storage.draft import Draft, dead_rows, stats_columns
+from millstream.engine.storage.model import CHANGE, DELETE, INSERT, POSTIMAGE, PREIMAGE, Commit, Rows, Txn
+from millstream.engine.storage.schema import arrow_schema, arrow_schema_of, spark_schema
+from millstream.engine.storage.staging import adopted_changes, adopted_data, num_rows, staged
+from millstream.engine.storage.table_log import TableLog, TableState
+
+_NEW, _OLD = (INSERT, POSTIMAGE), (DELETE, PREIMAGE)
+
+
+def fits(frame: Rows | None, state: TableState) -> bool:
+    """Whether a DataFrame has the table's columns in the table's types, so that its files can be the table's."""
+    if not isinstance(frame, DataFrame):
+        return True
+    have = {f.name: f.dataType for f in frame.schema.fields}
+    wanted = spark_schema(state.metadata.schema_string).fields
+    return all(f.name in have and arrow_equal(have[f.name], f.dataType) for f in wanted)
+
+
+def arrow_equal(one: object, other: object) -> bool:
+    """Equal types, whatever they say about NULLs."""
+    schemas = [arrow_schema(StructType([StructField("c", t)])) for t in (one, other)]  # type: ignore[arg-type]
+    return bool(schemas[0] == schemas[1])
+
+
+def commit_frame(
+    log: TableLog,
+    root: Path,
+    state: TableState,
+    frame: DataFrame,
+    txn: Txn,
+    metadata: Mapping[str, object],
+    *,
+    replace: bool,
+) -> Commit:
+    """Append the rows of `frame`, or replace the table's by them."""
+    names = [naming.quote(f.name) for f in spark_schema(state.metadata.schema_string).fields]
+    draft = Draft(root, state)
+    with staged(root, frame.select(*names)) as files, draft.kept_if_committed() as keep:
+        rows = num_rows(files)
+        for file in files:
+            if action := adopted_data(root, file, stats_columns(state)):
+                draft.add_new(action)
+        if replace:
+            for old in state.files.values():
+                draft.remove(old)
+        metrics = {"numFiles": draft.num_new_files, "numOutputRows": rows}
+        info = commit_info("WRITE", state.version, metrics, metadata, mode="Overwrite" if replace else "Append")
+        harmless = changes_nothing if replace else keeps_schema
+        outcome = commit_next(log, root, state, txn, [info, txn_action(txn), *draft.actions], harmless)
+        if isinstance(outcome, Commit):
+            return outcome
+        keep()
+    return Commit(outcome, rows)
+
+
+def commit_changes(
+    spark: SparkSession,
+    log: TableLog,
+    root: Path,
+    state: TableState,
+    removed: Rows | None,
+    added: Rows | None,
+    txn: Txn,
+    metadata: Mapping[str, object],
+    max_driver_rows: int,
+) -> Commit | None:
+    """Apply a change whose rows Spark has yet to compute; `None` if there turn out to be none.
+
+    Old and new rows are computed once, into change files that keep the old rows' positions.
+    """
+    schema = spark_schema(state.metadata.schema_string)
+    with staged(root, _feed(spark, schema, removed, added)) as files:
+        rows = num_rows(files)
+        if rows == 0:
+            return None
+        if rows <= max_driver_rows:
+            old, new = _split(files, arrow_schema_of(state.metadata.schema_string))
+            return commit_rows(log, root, state, old, new, txn, metadata)
+        return _commit_staged(spark, log, root, state, files, txn, metadata)
+
+
+def _feed(spark: SparkSession, schema: StructType, removed: Rows | None, added: Rows | None) -> DataFrame:
+    nowhere = (F.lit(None).cast("string").alias(naming.FILE), F.lit(None).cast("bigint").alias(naming.ROW))
+    names = [naming.quote(f.name) for f in schema.fields]
+    parts = []
+    if removed is not None:
+        old = _frame(spark, removed, schema, located=True)
+        parts.append(old.select(*names, _label(old, DELETE), naming.FILE, naming.ROW))
+    if added is not None:
+        new = _frame(spark, added, schema, located=False)
+        parts.append(new.select(*names, _label(new, INSERT), *nowhere))
+    return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
+
+
+def _label(frame: DataFrame, default: str) -> object:
+    label = F.coalesce(F.col(CHANGE), F.lit(default)) if CHANGE in frame.columns else F.lit(default)
+    return label.alias(CHANGE_TYPE)
+
+
+def _frame(spark: SparkSession, rows: Rows, schema: StructType, *, located: bool) -> DataFrame:
+    if isinstance(rows, DataFrame):
+        return rows
+    fields = list(schema.fields)
+    if located:
+        fields += [StructField(naming.FILE, StringType()), StructField(naming.ROW, LongType())]
+    if CHANGE in rows.column_names:
+        fields.append(StructField(CHANGE, StringType()))
+    wanted = arrow_schema(StructType(fields))
+    return spark.createDataFrame(rows.select(wanted.names).cast(wanted), schema=StructType(fields))
+
+
+def _split(files: list[Path], schema: pa.Schema) -> tuple[pa.Table, pa.Table]:
+    whole = schema.append(pa.field(CHANGE_TYPE, pa.string()))
+    whole = whole.append(pa.field(naming.FILE, pa.string())).append(pa.field(naming.ROW, pa.int64()))
+    rows = concatenated([read_rows(file, whole) for file in files], whole)
+    is_new = pc.is_in(rows.column(CHANGE_TYPE), value_set=pa.array(_NEW))
+    rows = rows.rename_columns([CHANGE if name == CHANGE_TYPE else name for name in rows.column_names])
+    return rows.filter(pc.invert(is_new)), rows.filter(is_new).drop_columns([naming.FILE, naming.ROW])
+
+
+def _commit_staged(
+    spark: SparkSession,
+    log: TableLog,
+    root: Path,
+    state: TableState,
+    files: list[Path],
+    txn: Txn,
+    metadata: Mapping[str, object],
+) -> Commit:
+    schema = spark_schema(state.metadata.schema_string)
+    places = pa.concat_tables(pq.read_table(f, columns=[CHANGE_TYPE, naming.FILE, naming.ROW]) for f in files)
+    counts = Counter({v["values"]: v["counts"] for v in pc.value_counts(places.column(CHANGE_TYPE)).to_pylist()})
+    old = places.filter(pc.is_in(places.column(CHANGE_TYPE), value_set=pa.array(_OLD)))
+    inserted, updated = counts[INSERT], counts[POSTIMAGE]
+    new_rows = (
+        spark.read.schema(StructType([*schema.fields, StructField(CHANGE_TYPE, StringType())]))
+        .parquet(*map(str, files))
+        .where(F.col(CHANGE_TYPE).isin(*_NEW))
+        .drop(CHANGE_TYPE)
+    )
+    draft = Draft(root, state)
+    with draft.kept_if_committed() as keep:
+        draft.mark(dead_rows(root, state, old))
+        if inserted + updated:
+            with staged(root, new_rows) as data_files:
+                for file in data_files:
+                    if action := adopted_data(root, file, stats_columns(state)):
+                        draft.add_new(action)
+        for file in files:
+            draft.add_changes(adopted_changes(root, file))
+        metrics = change_metrics(inserted, updated, old.num_rows - updated, 0, draft.num_new_files)
+        info = commit_info("MERGE", state.version, metrics, metadata)
+        outcome = commit_next(log, root, state, txn, [info, txn_action(txn), *draft.actions], changes_nothing)
+        if isinstance(outcome, Commit):
+            return outcome
+        keep()
+    return Commit(outcome, inserted + updated, old.num_rows)

@@ -118,6 +118,10 @@ class TestDrop:
         assert "Drop totals, best?" in result.err
         assert result.out == ("dropped totals, best\n" if dropped else "")
 
+    def test_no_as_json(self, lake: StandIn, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+        assert call("drop", "totals", "--cascade", "--json").data["error"]["code"] == "ABORTED"
+
     def test_yes_does_not_ask(self, lake: StandIn, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdin", Terminal())
         assert call("drop", "totals", "--cascade", "--yes").err == ""

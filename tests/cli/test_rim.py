@@ -19,6 +19,8 @@ from cli_stand_in import Call, StandIn
 
 from millstream import __version__
 from millstream.cli.main import app, main
+from millstream.cli.output import ConsoleOutput
+from millstream.cli.progress import Progress
 from millstream.errors import Code, MillstreamError
 
 VERBS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
@@ -228,6 +230,15 @@ sys.exit(main(["refresh", "totals", "--json"]))
         assert result.returncode == 0
         assert "computing the delta" in shown
         assert json.loads(result.stdout)[0]["action"] == "DIFFERENTIAL"
+
+    def test_the_spinner_makes_room_for_text(self, capsys: pytest.CaptureFixture[str]) -> None:
+        progress = Progress(enabled=True)
+        output = ConsoleOutput(progress)
+        with progress.working("generating"):
+            output.line("one")
+            progress("comparing")
+            output.table("", ["a"], [["b"]])
+        assert capsys.readouterr().out.split() == ["one", "a", "─", "b"]
 
     def test_nowhere_else(self) -> None:
         result = python("-c", self.SCRIPT, capture_output=True)

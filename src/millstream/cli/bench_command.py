@@ -21,4 +21,6 @@ def bench(
 
       millstream bench --quick --out results
     """
-    importlib.import_module("millstream.bench").run(session.output, quick=quick, out=out, progress=session.progress)
+    run = importlib.import_module("millstream.bench").run
+    with session.progress.working("starting the benchmark"):
+        run(session.output, quick=quick, out=out, progress=session.progress)

@@ -64,7 +64,7 @@ def alter(
       millstream alter customer_totals --schedule "*/5 * * * *" --file totals.sql
     """
     text = read_query(query, file) if query is not None or file is not None else None
-    if text is schedule is refresh_mode is status is None:
+    if all(change is None for change in (text, schedule, refresh_mode, status)):
         raise typer.BadParameter("nothing to change: give --schedule, --refresh-mode, --status, --query or --file")
     with session.connect() as ms:
         with session.progress.working(f"altering {name}"):

@@ -23,4 +23,6 @@ def demo(
 
       millstream demo --rows 1000000
     """
-    importlib.import_module("millstream.demo").run(session.output, rows=rows, keep=keep, progress=session.progress)
+    run = importlib.import_module("millstream.demo").run
+    with session.progress.working("starting the demo"):
+        run(session.output, rows=rows, keep=keep, progress=session.progress)

@@ -112,7 +112,7 @@ def _run(given: list[str], invocation: Invocation) -> int:
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except typer.Abort:
-        invocation.options.output().note("Nothing was done.")
+        invocation.options.output().problem(Problem("ABORTED", "nothing was done, as you wished"))
         return 1
     except Exception as e:  # noqa: BLE001 - the rim: whatever it was, a user gets a sentence and an exit code
         return _report(e, invocation.options)

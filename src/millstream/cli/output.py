@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from millstream.cli import formats
+from millstream.cli.progress import Progress
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from millstream.cli.facade import Graph
     from millstream.results import Explanation
@@ -170,7 +171,8 @@ def _fields(record: object) -> dict[str, object]:
 class ConsoleOutput(Output):
     """Text: results on stdout, remarks and errors on stderr. What is piped on is neither coloured nor cut."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._progress = progress or Progress(enabled=False)
         self._has_printed_a_table = False
 
     @cached_property
@@ -211,7 +213,7 @@ class ConsoleOutput(Output):
         elif not graph.nodes:
             self.note("There are no stream tables.")
         else:
-            self._out.print(_tree(graph))
+            self._print(self._out, _tree(graph))
 
     def results(self, results: Sequence[ResultSet]) -> None:
         pass
@@ -222,17 +224,17 @@ class ConsoleOutput(Output):
         self._table("", _columns(result.columns, result.rows), [[formats.cell(v) for v in row] for row in result.rows])
 
     def note(self, sentence: str) -> None:
-        self._err.print(sentence, markup=False, highlight=False, style="dim", soft_wrap=True)
+        self._print(self._err, sentence, markup=False, highlight=False, style="dim", soft_wrap=True)
 
     def problem(self, problem: Problem) -> None:
         first, *rest = (problem.detail or problem.message).split("\n")
-        self._err.print(f"Error: {first}", markup=False, highlight=False, style="bold red", soft_wrap=True)
+        self._print(self._err, f"Error: {first}", markup=False, highlight=False, style="bold red", soft_wrap=True)
         lines = rest if problem.detail else [f"Hint: {problem.hint}"] if problem.hint else []
         for text in lines:
-            self._err.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._print(self._err, text, markup=False, highlight=False, soft_wrap=True)
 
     def line(self, text: str = "") -> None:
-        self._out.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._print(self._out, text, markup=False, highlight=False, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         self._table(title, _columns(columns, rows), [[formats.text(v) for v in row] for row in rows])
@@ -260,11 +262,15 @@ class ConsoleOutput(Output):
             table.add_column(Text(column.title), justify=justify, overflow="fold", no_wrap=no_wrap)
         for row in rows:
             table.add_row(*(Text(value) for value in row))
-        self._out.print(table)
+        self._print(self._out, table)
+
+    def _print(self, console: Console, what: RenderableType, **options: Any) -> None:
+        with self._progress.paused():
+            console.print(what, **options)
 
     def _section(self, title: str, lines: Sequence[str]) -> None:
         self.line()
-        self._out.print(title, markup=False, highlight=False, style="bold", soft_wrap=True)
+        self._print(self._out, title, markup=False, highlight=False, style="bold", soft_wrap=True)
         for text in lines:
             self.line(f"  {text}")
 
@@ -274,7 +280,7 @@ class ConsoleOutput(Output):
             return
         from rich.syntax import Syntax
 
-        self._out.print(Syntax(sql, "sql", background_color="default", word_wrap=True))
+        self._print(self._out, Syntax(sql, "sql", background_color="default", word_wrap=True))
 
 
 def _console(stream: TextIO) -> Console:

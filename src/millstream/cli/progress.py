@@ -23,7 +23,7 @@ class Progress:
 
     @contextmanager
     def working(self, phase: str) -> Iterator[None]:
-        """Show the spinner until the block ends; nothing may be printed meanwhile."""
+        """Show the spinner until the block ends; what prints meanwhile does so in `paused`."""
         if not self.enabled or self._bar is not None:
             self(phase)
             yield
@@ -39,3 +39,16 @@ class Progress:
                 yield
             finally:
                 self._bar = self._task = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take the spinner off the terminal while the block prints."""
+        bar = self._bar
+        if bar is None:
+            yield
+            return
+        bar.stop()
+        try:
+            yield
+        finally:
+            bar.start()

@@ -53,9 +53,9 @@ class Options:
             later.traceback or self.traceback,
         )
 
-    def output(self) -> Output:
-        """Where results and errors go."""
-        return JsonOutput() if self.json else ConsoleOutput()
+    def output(self, progress: Progress | None = None) -> Output:
+        """Where results and errors go; `progress` is paused while text is printed."""
+        return JsonOutput() if self.json else ConsoleOutput(progress)
 
 
 @dataclass(slots=True)
@@ -75,8 +75,8 @@ class Session:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.output = options.output()
         self.progress = Progress()
+        self.output = options.output(self.progress)
 
     @contextmanager
     def connect(self) -> Iterator[Facade]:

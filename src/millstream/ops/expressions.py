@@ -9,6 +9,7 @@ import functools
 from collections.abc import Iterable
 
 from sqlglot import exp
+from sqlglot.errors import ParseError
 
 from millstream import naming
 from millstream.ops.relations import Column, Item, Relation
@@ -141,7 +142,14 @@ def wrapped(expression: exp.Expression) -> exp.Expression:
 
 @functools.cache
 def _type(text: str) -> exp.DataType:
-    return exp.DataType.build(text, dialect="spark")
+    """A type of Spark's; one that the parser does not know (VOID) or would alter (collations) is printed as it is."""
+    try:
+        known = exp.DataType.build(text, dialect="spark")
+    except ParseError:
+        known = None
+    if known is None or known.sql("spark").replace(" ", "").lower() != text.replace(" ", "").lower():
+        return exp.DataType(this=exp.DType.USERDEFINED, kind=text.upper() if known is None else text)
+    return known
 
 
 def _paren(expression: exp.Expression) -> exp.Expression:

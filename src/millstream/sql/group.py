@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from millstream.ops import Aggregate, Column, Item, Project, Relation
-from millstream.ops.expressions import col
-from millstream.sql.scope import Namer
-from millstream.sql.sources import Analyzer
+from millstream.ops.expressions import col, keep
+from millstream.sql.clauses import misplaced_aggregate
+from millstream.sql.context import Context
+from millstream.sql.scope import Scope
 from millstream.sql.typing import avg_type, describe_relation, sum_type, typed
-from millstream.sql.unsupported import unsupported
+from millstream.sql.unsupported import invalid, unsupported
 
 # Aggregates whose result does not depend on the order of the rows. Others (FIRST, COLLECT_LIST, ...) have an open
 # result, which needs an order fixed by us.
@@ -46,18 +47,22 @@ class Grouping:
     """
 
     input: Relation
-    namer: Namer
-    analyzer: Analyzer
-    sql: str
+    scope: Scope
+    context: Context
     keys: list[tuple[exp.Expression, str]] = field(default_factory=list)
     arguments: list[tuple[exp.Expression, str]] = field(default_factory=list)
     calls: list[tuple[exp.Expression, str]] = field(default_factory=list)
 
     def add_key(self, expression: exp.Expression) -> None:
         """Group by an expression as well."""
-        if all(expression != known for known, _ in self.keys):
+        expression = expression.unnest()
+        if not self.has_key(expression):
             wanted = expression.name if isinstance(expression, exp.Column) else f"key{len(self.keys) + 1}"
-            self.keys.append((expression, self.namer.fresh(wanted)))
+            self.keys.append((expression, self.context.namer.fresh(wanted)))
+
+    def has_key(self, expression: exp.Expression) -> bool:
+        """Whether the groups have one value of an expression each."""
+        return any(expression == known for known, _ in self.keys)
 
     def rewrite(self, expression: exp.Expression) -> exp.Expression:
         """Express a SELECT item or the HAVING predicate over keys and calls."""
@@ -70,28 +75,31 @@ class Grouping:
                 return col(self._call(node.this, node.expression.this))
             if isinstance(node, exp.AggFunc):
                 return col(self._call(node, None))
+            if isinstance(node, exp.Column):
+                name = self.scope.name_of(node.name)
+                hint = "group by it, or aggregate it"
+                raise invalid(f"the column {name} is neither grouped nor aggregated", node, self.context.sql, hint)
             return node
 
         # top-down: a key that contains an aggregate's look-alike, or FILTER around a call, must match as a whole
-        return expression.copy().transform(replace)
+        return expression.transform(replace)
 
     def build(self) -> Relation:
         """The Aggregate over a projection that computes keys and arguments once."""
-        expressions = [e for e, _ in (*self.keys, *self.arguments)]
-        types = [c.type for c in typed(self.analyzer, self.input, expressions)]
-        names = [n for _, n in (*self.keys, *self.arguments)]
-        items = tuple(
-            Item(e, Column(n, t)) for e, n, t in zip(expressions, names, types, strict=True)
-        )
+        computed = (*self.keys, *self.arguments)
+        types = typed(self.context.analyzer, self.input, [e for e, _ in computed])
+        items = tuple(Item(e, Column(n, t.type)) for (e, n), t in zip(computed, types, strict=True))
         prepared = Project(self.input, items) if items else self.input
-        keys = tuple(Item(col(i.column.name), i.column) for i in items[: len(self.keys)])
-        calls = self._typed_calls(prepared, keys)
-        return Aggregate(prepared, keys, calls)
+        keys = keep(item.column for item in items[: len(self.keys)])
+        return Aggregate(prepared, keys, self._typed_calls(prepared, keys))
 
     def _call(self, function: exp.AggFunc, condition: exp.Expression | None) -> str:
         """The column of a call, made once for equal calls."""
         if not isinstance(function, ORDER_FREE):
-            raise unsupported(f"the aggregate {function.sql_name()}", function, self.sql)
+            raise unsupported(f"the aggregate {function.sql_name()}", function, self.context.sql)
+        for part in (function, condition):
+            if inner := next((n for n in part.find_all(exp.AggFunc) if n is not function), None) if part else None:
+                raise misplaced_aggregate(inner, "inside another", self.context)
         call: exp.Expression = function.copy()
         this = call.this
         if isinstance(this, exp.Distinct):
@@ -109,19 +117,21 @@ class Grouping:
         for known, name in self.calls:
             if known == call:
                 return name
-        name = self.namer.fresh(function.sql_name().lower().split("_")[0])
+        name = self.context.namer.fresh(function.sql_name().lower().split("_")[0])
         self.calls.append((call, name))
         return name
 
     def _argument(self, expression: exp.Expression) -> exp.Expression:
         """A column that holds the argument; literals stay, so that COUNT(1) needs none."""
+        expression = expression.unnest()
         if isinstance(expression, exp.Literal):
-            return expression.copy()
+            return expression
         for known, name in (*self.keys, *self.arguments):
             if known == expression:
                 return col(name)
-        name = self.namer.fresh(expression.name if isinstance(expression, exp.Column) else f"arg{len(self.arguments) + 1}")
-        self.arguments.append((expression.copy(), name))
+        wanted = expression.name if isinstance(expression, exp.Column) else f"arg{len(self.arguments) + 1}"
+        name = self.context.namer.fresh(wanted)
+        self.arguments.append((expression, name))
         return col(name)
 
     def _typed_calls(self, prepared: Relation, keys: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -133,7 +143,7 @@ class Grouping:
                 found[name] = known
         if len(found) < len(self.calls):
             untyped = tuple(Item(call, Column(name, "unknown")) for call, name in self.calls)
-            described = describe_relation(self.analyzer, Aggregate(prepared, keys, untyped))
+            described = describe_relation(self.context.analyzer, Aggregate(prepared, keys, untyped))
             found = {c.name: found.get(c.name, c.type) for c in described[len(keys) :]}
         return tuple(Item(call, Column(name, found[name])) for call, name in self.calls)
 

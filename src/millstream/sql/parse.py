@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
@@ -36,11 +38,34 @@ def parse_query(text: str, dialect: str = "spark") -> exp.Query:
 
 def position_of(node: exp.Expression) -> Position | None:
     """Where a node stands in the text, as far as the parser kept it."""
-    for found in node.walk():
-        if "line" in found.meta:
-            meta = found.meta
-            length = meta["end"] - meta["start"] + 1
-            return Position(meta["line"], meta["col"] - length + 1, length)
+    meta = place_of(node)
+    if not meta:
+        return None
+    length = meta["end"] - meta["start"] + 1
+    return Position(meta["line"], max(1, meta["col"] - length + 1), length)
+
+
+def place_of(node: exp.Expression) -> dict[str, int]:
+    """The parser's own note of a node's place, of all parts of a name; empty where it made none."""
+    if isinstance(node, exp.Column) and "line" in node.parts[0].meta and "line" in node.parts[-1].meta:
+        return {**node.parts[-1].meta, "start": node.parts[0].meta["start"]}
+    return next((found.meta for found in node.walk() if "line" in found.meta), {})
+
+
+def position_of_words(words: str, sql: str) -> Position | None:
+    """Where keywords first stand in the text, outside of strings and comments; None if `words` are not in capitals.
+
+    >>> str(position_of_words("GROUP BY", "SELECT 'GROUP BY' FROM t\\nGROUP BY a"))
+    'line 2, column 1'
+    """
+    if words != words.upper():
+        return None
+    starts = {token.start for token in sqlglot.tokenize(sql, read="spark")}
+    for found in re.finditer(r"\s+".join(map(re.escape, words.split())), sql, re.IGNORECASE):
+        if found.start() in starts:
+            line_start = sql.rfind("\n", 0, found.start()) + 1
+            line = sql.count("\n", 0, found.start()) + 1
+            return Position(line, found.start() - line_start + 1, len(found.group().split("\n")[0]))
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -10,8 +11,9 @@ from sqlglot import exp
 from millstream import naming
 from millstream.errors import Code, MillstreamError
 from millstream.ops import Column
-from millstream.ops.expressions import col
-from millstream.sql.parse import position_of
+from millstream.ops.expressions import col, wrapped
+from millstream.sql.parse import place_of, position_of
+from millstream.sql.unsupported import invalid
 
 
 class Namer:
@@ -45,67 +47,73 @@ class Visible:
 
 @dataclass
 class Scope:
-    """The FROM items of one SELECT in order, and the aliases its SELECT list has defined so far."""
+    """What the expressions of one SELECT may refer to.
+
+    Args:
+        sql: the text, for errors.
+        tables: the columns of each FROM item, by its alias.
+        columns: what `*` stands for, and a name without a table in front may mean: a column that USING joined counts once.
+        aliases: the aliases the SELECT list has defined so far.
+    """
 
     sql: str
-    items: dict[str, tuple[Visible, ...]] = field(default_factory=dict)
+    tables: dict[str, tuple[Visible, ...]] = field(default_factory=dict)
+    columns: list[Visible] = field(default_factory=list)
     aliases: dict[str, exp.Expression] = field(default_factory=dict)
 
-    def add(self, alias: str, columns: tuple[Visible, ...], node: exp.Expression) -> None:
+    def add(self, alias: str, columns: Iterable[Visible], node: exp.Expression) -> None:
         """Bring a FROM item into scope."""
-        if alias.lower() in self.items:
-            raise MillstreamError(
-                Code.QUERY_INVALID,
-                f"two tables are called {alias}",
-                position=position_of(node),
-                sql=self.sql,
-                hint="give one of them an alias",
-            )
-        self.items[alias.lower()] = columns
+        if alias.lower() in self.tables:
+            raise invalid(f"two tables are called {alias}", node, self.sql, "give one of them an alias")
+        self.tables[alias.lower()] = tuple(columns)
+        self.columns += self.tables[alias.lower()]
 
-    def all_columns(self) -> tuple[Visible, ...]:
-        """What `*` stands for."""
-        return tuple(v for columns in self.items.values() for v in columns)
+    def absorb(self, inner: Scope, node: exp.Expression) -> None:
+        """Bring the FROM items of a join in parentheses into scope."""
+        if taken := self.tables.keys() & inner.tables.keys():
+            raise invalid(f"two tables are called {min(taken)}", node, self.sql, "give one of them an alias")
+        self.tables |= inner.tables
+        self.columns += inner.columns
 
     def bind(self, expression: exp.Expression) -> exp.Expression:
-        """Replace every column reference by the operators' name of the column."""
+        """Replace every column reference by the operators' name of the column, which keeps the reference's position."""
 
         def resolve(node: exp.Expression) -> exp.Expression:
             return self._resolve(node) if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star) else node
 
-        return expression.copy().transform(resolve)
+        return expression.transform(resolve)
+
+    def name_of(self, column: str) -> str:
+        """The name under which the query knows a column of the operators."""
+        known = (v for columns in (*self.tables.values(), self.columns) for v in columns)
+        return next((v.name for v in known if v.column.name == column), column)
 
     def _resolve(self, node: exp.Column) -> exp.Expression:
         parts = [part.name for part in node.parts]
         for split in range(len(parts) - 1, -1, -1):
             # the longest prefix that names a table wins; what is left over are fields of a struct
-            found = self._find(parts[:split], parts[split])
+            found = self._find(parts[:split], parts[split], node)
             if found is not None:
-                result: exp.Expression = found
                 for name in parts[split + 1 :]:
-                    result = exp.Dot(this=result, expression=exp.to_identifier(name, quoted=True))
-                return result
+                    found = exp.Dot(this=found, expression=exp.to_identifier(name, quoted=True))
+                return found
         raise self._unknown(node)
 
-    def _find(self, qualifier: list[str], name: str) -> exp.Expression | None:
-        if qualifier:
-            columns = self.items.get(qualifier[-1].lower(), ())
-        else:
-            columns = self.all_columns()
+    def _find(self, qualifier: Sequence[str], name: str, node: exp.Column) -> exp.Expression | None:
+        columns = self.tables.get(qualifier[-1].lower(), ()) if qualifier else self.columns
         matches = [v for v in columns if v.name.lower() == name.lower()]
-        if len(matches) > 1 and not qualifier:
-            raise MillstreamError(
-                Code.QUERY_INVALID, f"the column {name} is ambiguous", sql=self.sql, hint="write table.column"
-            )
+        if len(matches) > 1:
+            raise invalid(f"the column {name} is ambiguous", node, self.sql, "write table.column, or name the columns")
         if matches:
-            return col(matches[0].column.name)
+            found = col(matches[0].column.name)
+            found.this.meta.update(place_of(node))
+            return found
         if not qualifier and name.lower() in self.aliases:
-            alias = self.aliases[name.lower()].copy()
-            return alias if isinstance(alias, exp.Column | exp.Literal) else exp.paren(alias, copy=False)
+            return wrapped(self.aliases[name.lower()])
         return None
 
     def _unknown(self, node: exp.Column) -> MillstreamError:
-        known = ", ".join(v.name for v in self.all_columns()) or "none"
+        known = ", ".join(v.name for v in self.columns) or "none"
         return MillstreamError(
             Code.UNKNOWN_COLUMN,
             f"there is no column {node.sql(dialect='spark')}",

@@ -13,10 +13,12 @@ from millstream.ops import Column
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table or stream table that a query may read: its identity in frontiers, and its columns."""
+    """A table or stream table that a query may read: its identity in frontiers, its columns, and whether it tells its
+    changes: `obstacle` says why not."""
 
     id: str
     columns: tuple[Column, ...]
+    obstacle: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,29 @@
-"""The refusal of SQL that cannot be maintained incrementally: always named, positioned, and with a way out."""
+"""Refusals: of SQL that cannot be maintained, and of SQL that is wrong. Always named, positioned, and with a way out."""
 
 from __future__ import annotations
 
 from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError
-from millstream.sql.parse import position_of
+from millstream.sql.parse import position_of, position_of_words
 
 RECOMPUTE = "REFRESH MODE FULL (or AUTO) accepts the query and recomputes it at each refresh"
 
 
 def unsupported(what: str, node: exp.Expression, sql: str, hint: str | None = None) -> MillstreamError:
-    """An UNSUPPORTED_SQL error for a construct."""
+    """An UNSUPPORTED_SQL error for a construct; if `what` are keywords of the text, it points at them."""
     return MillstreamError(
         Code.UNSUPPORTED_SQL,
         f"{what} cannot be maintained incrementally",
-        position=position_of(node),
+        position=position_of_words(what, sql) or position_of(node),
         sql=sql,
         hint=f"{hint}; {RECOMPUTE}" if hint else RECOMPUTE,
     )
+
+
+def invalid(what: str, node: exp.Expression, sql: str, hint: str | None = None) -> MillstreamError:
+    """A QUERY_INVALID error."""
+    return MillstreamError(Code.QUERY_INVALID, what, position=position_of(node), sql=sql, hint=hint)
 
 
 def volatile(name: str, node: exp.Expression, sql: str) -> MillstreamError:

@@ -23,6 +23,7 @@ _SPARK_TYPES = {
     "FLOAT": "float",
     "BOOLEAN": "boolean",
     "DATE": "date",
+    '"NULL"': "int",  # DuckDB has no column of the type of NULL either
 }
 
 

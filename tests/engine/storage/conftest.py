@@ -13,7 +13,7 @@ from millstream.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the module below, which is no test
 
-from storage_kit import Lake  # noqa: E402
+from storage_kit import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""Commits of rows that Spark computes and writes, while the log is written by us: appends, replacements, large changes."""
+"""Commits of rows that Spark computes and writes, while we write the log: appends, replacements, large changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -99,19 +99,19 @@ def commit_changes(
 
 
 def _feed(spark: SparkSession, schema: StructType, removed: Rows | None, added: Rows | None) -> DataFrame:
-    nowhere = (F.lit(None).cast("string").alias(naming.FILE), F.lit(None).cast("bigint").alias(naming.ROW))
-    names = [naming.quote(f.name) for f in schema.fields]
-    parts = []
+    names = [F.col(naming.quote(f.name)) for f in schema.fields]
+    parts: list[DataFrame] = []
     if removed is not None:
         old = _frame(spark, removed, schema, located=True)
-        parts.append(old.select(*names, _label(old, DELETE), naming.FILE, naming.ROW))
+        parts.append(old.select(*names, _label(old, DELETE), F.col(naming.FILE), F.col(naming.ROW)))
     if added is not None:
         new = _frame(spark, added, schema, located=False)
-        parts.append(new.select(*names, _label(new, INSERT), *nowhere))
+        no_file, no_row = F.lit(None).cast("string"), F.lit(None).cast("bigint")
+        parts.append(new.select(*names, _label(new, INSERT), no_file.alias(naming.FILE), no_row.alias(naming.ROW)))
     return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
 
 
-def _label(frame: DataFrame, default: str) -> object:
+def _label(frame: DataFrame, default: str) -> Column:
     label = F.coalesce(F.col(CHANGE), F.lit(default)) if CHANGE in frame.columns else F.lit(default)
     return label.alias(CHANGE_TYPE)
 

@@ -1,4 +1,4 @@
-"""Data files written by Spark for a commit of ours: as plain Parquet beside the table first, adopted into it by renaming.
+"""Data files written by Spark for a commit of ours: as plain Parquet beside the table, then renamed into it.
 
 Delta's own writer would write the same files, and then spend longer on its commit than Spark on the rows.
 """

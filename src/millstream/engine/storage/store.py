@@ -175,17 +175,7 @@ class DeltaStore:
         partitions = len(state.metadata.partition_columns)
         return spark_way.read(self._spark, normalised(path), version, columns, partitions, located=located)
 
-    def _check_unmoved(log: TableLog, state: TableState, expected: int) -> None:
-    if expected > state.version:
-        raise MillstreamError(Code.COMMIT_CONFLICT, f"{log.path} is at version {state.version}, before {expected}")
-    for other in log.commits(expected, state.version):
-        if not changes_nothing(other):
-            raise conflict(log.path, other)
-
-
-def _on_driver(
-        self, root: Path, state: TableState, columns: Sequence[str] | None, *, located: bool
-    ) -> DataFrame:
+    def _on_driver(self, root: Path, state: TableState, columns: Sequence[str] | None, *, located: bool) -> DataFrame:
         fields = narrowed(spark_schema(state.metadata.schema_string), columns).fields
         schema = StructType([StructField(f.name, f.dataType, nullable=True) for f in fields])
         rows = driver_scan(root, state, arrow_schema(schema), located=located)
@@ -248,7 +238,7 @@ def _on_driver(
             if root is None or not marks_rows(state) or not (fits(removed, state) and fits(added, state)):
                 return self._apply_by_spark(path, state, change, txn, metadata)
             with writing(path):
-                if _on_driver(removed) and _on_driver(added):
+                if _is_on_driver(removed) and _is_on_driver(added):
                     return commit_rows(log, root, state, removed, added, txn, metadata)
                 limit = self._settings.direct_max_rows
                 return commit_changes(self._spark, log, root, state, removed, added, txn, metadata, limit)
@@ -334,7 +324,7 @@ def _check_unmoved(log: TableLog, state: TableState, expected: int) -> None:
             raise conflict(log.path, other)
 
 
-def _on_driver(rows: Rows | None) -> bool:
+def _is_on_driver(rows: Rows | None) -> bool:
     return rows is None or isinstance(rows, pa.Table)
 
 

@@ -1,0 +1,93 @@
+"""The clauses and expressions the front end knows of and refuses."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from millstream.errors import MillstreamError
+from millstream.sql.context import Context
+from millstream.sql.unsupported import invalid, unsupported
+
+# Clauses of a query this version cannot maintain; the key is sqlglot's name of the clause.
+_OF_QUERIES = {
+    "limit": "LIMIT",
+    "offset": "OFFSET",
+    "windows": "WINDOW",
+    "qualify": "QUALIFY",
+    "laterals": "LATERAL VIEW",
+    "pivots": "PIVOT",
+    "locks": "FOR UPDATE",
+    "sample": "TABLESAMPLE",
+    "match": "MATCH_RECOGNIZE",
+    "connect": "CONNECT BY",
+    "cluster": "CLUSTER BY",
+    "distribute": "DISTRIBUTE BY",
+    "sort": "SORT BY",
+}
+_OF_TABLES = {
+    "sample": "TABLESAMPLE",
+    "pivots": "PIVOT",
+    "laterals": "LATERAL VIEW",
+    "version": "time travel",
+    "when": "time travel",
+}
+_OF_GROUPS = {
+    "cube": "CUBE",
+    "rollup": "ROLLUP",
+    "grouping_sets": "GROUPING SETS",
+    "totals": "TOTALS",
+}
+
+
+def refuse_query_clauses(node: exp.Expression, context: Context) -> None:
+    """Refuse what a SELECT, a set operation or a subquery may not have; drop its ORDER BY."""
+    _refuse(node, _OF_QUERIES, context)
+    if node.args.get("order"):
+        context.notices.append("ORDER BY is dropped: a table has no order, sort when you read it")
+
+
+def refuse_table_clauses(node: exp.Expression, context: Context) -> None:
+    """Refuse what a FROM item may not have."""
+    _refuse(node, _OF_TABLES, context)
+
+
+def refuse_group_clauses(group: exp.Group, context: Context) -> None:
+    """Refuse a GROUP BY of several groupings, in either of the two ways to write one."""
+    _refuse(group, _OF_GROUPS, context)
+    for key in group.expressions:
+        if isinstance(key, exp.Cube | exp.Rollup | exp.GroupingSets):
+            raise unsupported(_OF_GROUPS[type(key).__name__.lower().replace("sets", "_sets")], key, context.sql)
+        if isinstance(key, exp.Tuple):
+            raise unsupported("a tuple as grouping key", key, context.sql, "write the keys without parentheses")
+
+
+def refuse_in_expression(expression: exp.Expression, context: Context) -> None:
+    """Refuse subqueries, windows, generators and a misplaced `*`."""
+    for node in expression.walk():
+        if isinstance(node, exp.Query):
+            raise unsupported("a subquery in an expression", node, context.sql, "join with it")
+        if isinstance(node, exp.Window):
+            raise unsupported("a window function", node, context.sql)
+        if isinstance(node, exp.UDTF):
+            raise unsupported(node.sql_name(), node, context.sql)
+        if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
+            raise unsupported("* inside an expression", node, context.sql, "name the columns")
+
+
+def refuse_aggregates(expression: exp.Expression, where: str, context: Context) -> None:
+    """Refuse aggregates where each row is judged by itself."""
+    if (call := expression.find(exp.AggFunc)) is not None:
+        raise misplaced_aggregate(call, f"in {where}", context)
+
+
+def misplaced_aggregate(call: exp.Expression, where: str, context: Context) -> MillstreamError:
+    """An aggregate where none is allowed."""
+    hint = "compute the aggregate in a subquery, or use HAVING"
+    return invalid(f"an aggregate is not allowed {where}", call, context.sql, hint)
+
+
+def _refuse(node: exp.Expression, clauses: dict[str, str], context: Context) -> None:
+    for clause, name in clauses.items():
+        if found := node.args.get(clause):
+            place = found[0] if isinstance(found, list) else found
+            raise unsupported(name, place if isinstance(place, exp.Expression) else node, context.sql)

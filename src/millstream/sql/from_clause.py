@@ -1,0 +1,196 @@
+"""FROM and its joins: tables, views, CTEs, subqueries and joins in parentheses, to scans and joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from millstream.errors import Code, MillstreamError
+from millstream.ops import Column, Item, OuterJoin, Project, Relation, Scan
+from millstream.ops.expressions import add_columns, all_of, coalesce, col, compare
+from millstream.sql.clauses import refuse_aggregates, refuse_in_expression, refuse_table_clauses
+from millstream.sql.conditions import conjuncts, inner_join
+from millstream.sql.context import Context, Ctes, Lowered, LowersQueries
+from millstream.sql.parse import position_of
+from millstream.sql.scope import Scope, Visible
+from millstream.sql.sources import Source, View
+from millstream.sql.typing import typed
+from millstream.sql.unsupported import invalid, unsupported
+
+MAX_VIEW_DEPTH = 10
+
+
+@dataclass(frozen=True)
+class FromClause:
+    """Lowers what stands in one FROM clause, and brings its names into a scope."""
+
+    lowering: LowersQueries
+    ctes: Ctes
+    scope: Scope
+
+    @property
+    def context(self) -> Context:
+        """What is known of the text."""
+        return self.lowering.context
+
+    def relation(self, node: exp.Expression, joins: Sequence[exp.Join] = ()) -> Relation:
+        """A FROM item, joined with those behind it."""
+        relation = self._item(node)
+        for join in (*(node.args.get("joins") or ()), *joins):
+            relation = self._join(relation, join)
+        return relation
+
+    # Joins
+
+    def _join(self, left: Relation, join: exp.Join) -> Relation:
+        side, kind = (join.side or "").upper(), (join.kind or "").upper()
+        method = (join.args.get("method") or "").upper()
+        if kind in {"SEMI", "ANTI"} or side in {"SEMI", "ANTI"} or method not in {"", "NATURAL"}:
+            raise unsupported(" ".join(w for w in (method, side, kind, "JOIN") if w), join, self.context.sql)
+        before = list(self.scope.columns)
+        right = self._nested(join.this) if join.this.args.get("joins") else self._item(join.this)
+        behind = self.scope.columns[len(before) :]
+        pairs = self._using(join, before, behind, is_natural=method == "NATURAL")
+        conditions = [compare(exp.EQ, col(x.column.name), col(y.column.name)) for x, y in pairs]
+        if (on := join.args.get("on")) is not None:
+            refuse_in_expression(on, self.context)
+            refuse_aggregates(on, "ON", self.context)
+            conditions += conjuncts(self.scope.bind(on))
+        relation = _joined(side, left, right, conditions)
+        return self._merged(side, relation, pairs, before, behind) if pairs else relation
+
+    def _using(
+        self, join: exp.Join, left: Sequence[Visible], right: Sequence[Visible], *, is_natural: bool
+    ) -> list[tuple[Visible, Visible]]:
+        """The pairs of columns that USING or NATURAL makes equal."""
+        names = [node.name for node in join.args.get("using") or ()]
+        if is_natural:
+            known = {v.name.lower() for v in right}
+            names = [v.name for v in left if v.name.lower() in known]
+        return [(self._only(name, left, join), self._only(name, right, join)) for name in names]
+
+    def _only(self, name: str, columns: Sequence[Visible], join: exp.Join) -> Visible:
+        found = [v for v in columns if v.name.lower() == name.lower()]
+        if len(found) != 1:
+            problem = "is ambiguous in" if found else "does not exist in"
+            raise invalid(f"the column {name} {problem} one side of the join", join, self.context.sql, "write ON")
+        return found[0]
+
+    def _merged(
+        self,
+        side: str,
+        relation: Relation,
+        pairs: Sequence[tuple[Visible, Visible]],
+        left: Sequence[Visible],
+        right: Sequence[Visible],
+    ) -> Relation:
+        """Let each pair be one column: of the side that is always there, or of the one that is not NULL."""
+        merged = [y if side == "RIGHT" else x for x, y in pairs]
+        if side == "FULL":
+            either = [coalesce(col(x.column.name), col(y.column.name)) for x, y in pairs]
+            types = typed(self.context.analyzer, relation, either)
+            names = [self.context.namer.fresh(x.column.name) for x, _ in pairs]
+            items = [Item(e, Column(n, t.type)) for e, n, t in zip(either, names, types, strict=True)]
+            merged = [Visible(x.name, item.column) for (x, _), item in zip(pairs, items, strict=True)]
+            relation = Project(relation, add_columns(relation, items))
+        gone = {v for pair in pairs for v in pair}
+        self.scope.columns[:] = [*merged, *(v for v in (*left, *right) if v not in gone)]
+        return relation
+
+    # Items
+
+    def _item(self, node: exp.Expression) -> Relation:
+        refuse_table_clauses(node, self.context)
+        if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query) and not _is_grouped_join(node):
+            lowered = renamed(self.lowering.query(node, self.ctes), node.alias_column_names, node, self.context)
+            self.scope.add(node.alias or f"__subquery{len(self.scope.tables)}", lowered.visible, node)
+            return lowered.relation
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+            return self._table(node)
+        if isinstance(node, exp.Subquery):
+            return self._nested(node.this, node)
+        raise unsupported(f"{node.sql(dialect='spark')} in FROM", node, self.context.sql)
+
+    def _nested(self, node: exp.Expression, parentheses: exp.Subquery | None = None) -> Relation:
+        """Joins that are made before they are joined themselves: their conditions see no names from outside."""
+        inner = FromClause(self.lowering, self.ctes, Scope(self.context.sql))
+        relation = inner.relation(node)
+        if parentheses is not None and parentheses.alias:
+            columns = _named(inner.scope.columns, parentheses.alias_column_names, parentheses, self.context)
+            self.scope.add(parentheses.alias, columns, parentheses)
+        else:
+            self.scope.absorb(inner.scope, node)
+        return relation
+
+    def _table(self, node: exp.Table) -> Relation:
+        parts = [part.name for part in node.parts]
+        alias = node.alias or parts[-1]
+        if len(parts) == 1 and parts[0].lower() in self.ctes:
+            lowered = self._again(self.ctes[parts[0].lower()])
+        else:
+            lowered = self._source(node, parts, alias)
+        lowered = renamed(lowered, node.alias_column_names, node, self.context)
+        self.scope.add(alias, lowered.visible, node)
+        return lowered.relation
+
+    def _source(self, node: exp.Table, parts: Sequence[str], alias: str) -> Lowered:
+        found = self.context.sources.find(parts)
+        if isinstance(found, View):
+            if self.context.depth == MAX_VIEW_DEPTH:
+                raise unsupported(f"views nested more than {MAX_VIEW_DEPTH} deep", node, self.context.sql)
+            return self._again(self.lowering.view(found.text))
+        if isinstance(found, Source):
+            fresh = self.context.namer.fresh
+            columns = tuple(Column(fresh(f"{alias}_{c.name}"), c.type) for c in found.columns)
+            names = tuple(c.name for c in found.columns)
+            return Lowered(Scan(found.id, names, columns), names)
+        raise MillstreamError(
+            Code.UNKNOWN_TABLE,
+            f"there is no table {'.'.join(parts)}",
+            position=position_of(node),
+            sql=self.context.sql,
+            hint="create it first, or check the spelling",
+        )
+
+    def _again(self, lowered: Lowered) -> Lowered:
+        """A relation that may stand in the query several times: each time under names of its own.
+
+        The relation below the renaming stays the same object, so that its delta is computed once.
+        """
+        fresh = self.context.namer.fresh
+        items = tuple(Item(col(c.name), Column(fresh(c.name), c.type)) for c in lowered.relation.schema)
+        return Lowered(Project(lowered.relation, items), lowered.names)
+
+
+def renamed(lowered: Lowered, names: Sequence[str], node: exp.Expression, context: Context) -> Lowered:
+    """The query under the column names of its alias, if it has any."""
+    return Lowered(lowered.relation, tuple(v.name for v in _named(lowered.visible, names, node, context)))
+
+
+def _named(
+    columns: Sequence[Visible], names: Sequence[str], node: exp.Expression, context: Context
+) -> Sequence[Visible]:
+    if names and len(names) != len(columns):
+        raise invalid(f"{len(columns)} columns are given {len(names)} names", node, context.sql)
+    return [Visible(name, v.column) for name, v in zip(names, columns, strict=True)] if names else columns
+
+
+def _joined(side: str, left: Relation, right: Relation, conditions: list[exp.Expression]) -> Relation:
+    if side == "":
+        return inner_join(left, right, conditions)
+    condition = all_of(conditions)
+    if side == "RIGHT":
+        return OuterJoin("left", right, left, condition)
+    return OuterJoin("left" if side == "LEFT" else "full", left, right, condition)
+
+
+def _is_grouped_join(node: exp.Subquery) -> bool:
+    """Whether parentheses stand around a join, or a table, and not around a query."""
+    inner = node.this
+    while isinstance(inner, exp.Subquery) and not inner.alias:
+        if inner.args.get("joins"):
+            return True
+        inner = inner.this
+    return isinstance(inner, exp.Table | exp.Subquery)

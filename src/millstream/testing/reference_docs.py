@@ -1,0 +1,115 @@
+"""Writes the pages of errors and settings from the code, so that they cannot go stale.
+
+`python -m millstream.testing.reference_docs` writes them; with `--check` it only says whether they are up to date.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import sys
+from pathlib import Path
+
+from millstream import settings
+from millstream.errors import Code
+from millstream.settings import Settings
+
+
+def errors_page() -> str:
+    """All error codes with their explanations."""
+    rows = [f"| `{code.value}` | {code.explanation} |" for code in Code]
+    return "\n".join(
+        [
+            "# Errors",
+            "",
+            "Every error millstream raises on purpose is a `MillstreamError` with one of these codes, a message, a hint and,",
+            "for SQL, a position. Match on `error.code`; the texts may change.",
+            "",
+            "| code | meaning |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def settings_page() -> str:
+    """All settings with defaults, ranges and descriptions."""
+    descriptions = _descriptions()
+    rows = []
+    for item in dataclasses.fields(Settings):
+        default = item.default if item.default is not dataclasses.MISSING else {}
+        low_high = item.metadata.get("range")
+        bounds = f"{low_high[0]} to {low_high[1]}" if low_high else ""
+        rows.append(f"| `{item.name}` | `{_toml(default)}` | {bounds} | {descriptions[item.name]} |")
+    return "\n".join(
+        [
+            "# Settings",
+            "",
+            "In a `millstream.toml` in the lake's directory, or named by `connect(config=...)` and `millstream --config`:",
+            "",
+            "```toml",
+            "[millstream]",
+            "differential_max_change_ratio = 0.2",
+            "",
+            "[spark]",
+            'spark.driver.memory = "8g"',
+            "```",
+            "",
+            "An unknown name is an error. `[spark]` holds settings of the Spark session (`spark_conf` below).",
+            "",
+            "| setting | default | range | meaning |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _descriptions() -> dict[str, str]:
+    """The string behind each field of `Settings`."""
+    body = next(
+        node
+        for node in ast.parse(inspect.getsource(settings)).body
+        if isinstance(node, ast.ClassDef) and node.name == "Settings"
+    ).body
+    found: dict[str, str] = {}
+    for field, text in zip(body, body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            assert isinstance(text, ast.Expr), f"{field.target.id} has no description"
+            assert isinstance(text.value, ast.Constant), f"{field.target.id} has no description"
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def _toml(value: object) -> str:
+    if value is None or value == {}:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+PAGES = {"errors.md": errors_page, "settings.md": settings_page}
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check the pages; the exit code is 1 if one is stale."""
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    stale = [name for name, make in PAGES.items() if _text(docs / name) != make()]
+    if "--check" in arguments:
+        for name in stale:
+            print(f"docs/{name} is stale: run python -m millstream.testing.reference_docs", file=sys.stderr)
+        return 1 if stale else 0
+    for name in stale:
+        (docs / name).write_text(PAGES[name]())
+    return 0
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

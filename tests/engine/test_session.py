@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.engine import session
+from millstream.engine import jars, session
 from millstream.naming import TableName
 from millstream.settings import Settings
 
@@ -37,8 +37,8 @@ def open_lake(spark: SparkSession, spark_settings: Settings) -> Iterator[Open]:
         session.close_session(one)
 
 
-def start_python(body: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start a script in a process, and so a JVM, of its own."""
+def run_python(body: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process, and so a JVM, of its own."""
     prelude = """\
     import sys
     from pathlib import Path
@@ -49,14 +49,7 @@ def start_python(body: str, *arguments: object) -> subprocess.Popen[str]:
     """
     command = [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(body), *map(str, arguments)]
     directory = tempfile.mkdtemp()  # a plain Spark leaves a spark-warehouse where it starts
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=directory)
-
-
-def run_python(body: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    process = start_python(body, *arguments)
-    stdout, stderr = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=directory)
 
 
 def test_a_start_and_an_end_say_nothing(tmp_path: Path) -> None:
@@ -162,22 +155,10 @@ def test_lakes_one_after_the_other_share_nothing(tmp_path: Path) -> None:
     assert (run.stdout, run.stderr) == ("True True default\n" * 2, "")
 
 
-def test_a_spark_connect_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.long
+def test_a_spark_connect_server(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
-    monkeypatch.setenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", "shared by the two processes of this test")
     port = free_port()
-    server = """
-        from millstream.engine import jars
-        from pyspark.sql import SparkSession
-        SparkSession.builder.remote("local[1]").config(map={
-            "spark.connect.grpc.binding.port": sys.argv[1],
-            "spark.jars": ",".join(map(str, jars.find_jars())),
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            "spark.ui.enabled": "false",
-        } | FAST).getOrCreate()
-        sys.stdin.read()
-        """
     client = """
         import time
         from millstream.engine.session import new_worker_session, spark_name
@@ -198,10 +179,26 @@ def test_a_spark_connect_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         print((Path(sys.argv[2]) / "t" / "_delta_log").is_dir(), refused)
         close_session(spark)
         """
-    with start_python(server, port) as process:
-        run = run_python(client, f"sc://localhost:{port}", tmp_path / "lake")
-        process.communicate(timeout=60)  # closes its standard input
+    with start_connect_server(port, tmp_path) as server:
+        try:
+            run = run_python(client, f"sc://localhost:{port}", tmp_path / "lake")
+        finally:
+            server.terminate()
     assert run.stdout == "1 UTC\nTrue SESSION_FAILED\n", run.stderr
+
+
+def start_connect_server(port: int, directory: Path) -> subprocess.Popen[bytes]:
+    confs = {
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.ui.enabled": "false",
+    }
+    command = [jars.spark_home() / "bin" / "spark-submit", "--master", "local[1]", "--driver-memory", "1g"]
+    command += ["--jars", ",".join(map(str, jars.find_jars()))]
+    command += [argument for key, value in confs.items() for argument in ("--conf", f"{key}={value}")]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=directory)
 
 
 def free_port() -> int:
@@ -245,6 +242,8 @@ def test_a_schema_of_a_lake_beside_an_open_one(open_lake: Open, tmp_path: Path) 
         one.sql(f"CREATE TABLE {session.spark_name(one, name)} AS SELECT {number} AS n")
         assert (tmp_path / lake / "sales.db" / "t" / "_delta_log").is_dir()
     assert [one.table(session.spark_name(one, name)).head()[0] for one in (first, second)] == [0, 1]
+    worker = session.new_worker_session(second)
+    assert worker.table(session.spark_name(worker, name)).head()[0] == 1
 
 
 def test_two_sessions_of_one_lake_see_the_same_tables(open_lake: Open, tmp_path: Path) -> None:

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import pytest
+sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))  # for the module below, which is no test
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the module below, which is no test
+from lake_kit import lake
 
-from lake_kit import Lake, open_lake
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
-    """An empty lake with the default settings."""
-    with open_lake(tmp_path / "lake") as opened:
-        yield opened
+__all__ = ["lake"]

@@ -1,7 +1,7 @@
 """A lake of the test's own in the run's JVM, and an oracle that trusts nothing of millstream's.
 
-After every refresh two judges look at a stream table: the product's own `verify`, and the query itself, run by Spark on the
-tables as they are and compared row by row.
+After every refresh two judges look at a stream table: the product's own `verify`, and the query itself, run by Spark
+on the tables as they are and compared row by row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import millstream
 from millstream import Action, Code, MillstreamError, RefreshResult
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
 
@@ -137,6 +137,13 @@ def open_lake(root: Path, **settings: object) -> Iterator[Lake]:
         (root / "millstream.toml").write_text("\n".join(["[millstream]", *lines]))
     with millstream.connect(root) as ms:
         yield Lake(ms, root)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
+    """An empty lake with the default settings, in the run's JVM."""
+    with open_lake(tmp_path / "lake") as opened:
+        yield opened
 
 
 def _toml(value: object) -> str:

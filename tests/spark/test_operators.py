@@ -6,9 +6,12 @@ The tables are small and nasty: keys that are NULL, rows that occur three times,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pytest
-from lake_kit import Lake
+
+if TYPE_CHECKING:
+    from lake_kit import Lake
 
 pytestmark = pytest.mark.spark
 
@@ -106,7 +109,8 @@ def test_aggregates(tables: Lake) -> None:
     follow(
         tables,
         [
-            "SELECT a, COUNT(*) AS n, COUNT(b) AS nb, SUM(b) AS sb, AVG(b) AS ab, MIN(b) AS lo, MAX(s) AS hi FROM t GROUP BY a",
+            """SELECT a, COUNT(*) AS n, COUNT(b) AS nb, SUM(b) AS sb, AVG(b) AS ab, MIN(b) AS lo, MAX(s) AS hi
+               FROM t GROUP BY a""",
             "SELECT COUNT(*) AS n, SUM(d) AS sd, AVG(d) AS ad, MIN(d) AS lo, MAX(c) AS hi FROM u",
             "SELECT a, SUM(d) FILTER (WHERE c > 1) AS f, COUNT(*) FILTER (WHERE d IS NULL) AS g FROM u GROUP BY a",
             "SELECT s, SUM(b) AS sb FROM t GROUP BY s HAVING SUM(b) > 5 AND COUNT(*) < 4",
@@ -165,7 +169,7 @@ def test_chains_and_diamonds_stand_at_one_frontier(tables: Lake) -> None:
 
 
 def test_one_of_three_equal_rows(lake: Lake) -> None:
-    """SQL cannot delete one of three equal rows without a key, but a source with a hidden key can: the query drops it."""
+    """SQL cannot delete one of three equal rows; but rows that differ in a column the query drops can go one by one."""
     lake.table("t", "id INT, a INT, s STRING", *(f"{i}, 1, 'x'" for i in range(3)))
     lake.stream("twins", "SELECT a, s FROM t")
     lake.stream("joined", "SELECT x.a, y.s FROM t x JOIN t y ON x.a = y.a")

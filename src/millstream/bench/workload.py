@@ -60,7 +60,7 @@ class Workload:
         self.round += 1
         updates, deletes = rows * 70 // 100, rows * 15 // 100
         inserts = rows - updates - deletes
-        pick = f"pmod(xxhash64(id, {self.round}), {self.rows})"
+        pick = f"pmod(xxhash64(id, 'round', {self.round}), {self.rows})"
         self.ms.sql(f"UPDATE {self.src} SET amount = amount + 1 WHERE {pick} < {updates}")
         self.ms.sql(f"DELETE FROM {self.src} WHERE {pick} >= {updates} AND {pick} < {updates + deletes}")
         first = self.rows * (self.round + 1) * 10
@@ -68,7 +68,7 @@ class Workload:
 
     def _rows(self, first: int, count: int) -> str:
         return (
-            f"SELECT id, concat('r', pmod(xxhash64(id, 1), {_REGIONS})), concat('c', id % 20), "
-            f"CAST(pmod(xxhash64(id, 2), 1000000) / 100 AS DECIMAL(12,2)), CAST(id % 1000 AS INT) "
+            f"SELECT id, concat('r', pmod(xxhash64(id, 'region'), {_REGIONS})), concat('c', id % 20), "
+            f"CAST(pmod(xxhash64(id, 'amount'), 1000000) / 100 AS DECIMAL(12,2)), CAST(id % 1000 AS INT) "
             f"FROM range({first}, {first + count})"
         )

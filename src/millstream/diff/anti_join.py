@@ -6,8 +6,8 @@ Delta rule: with `n(l)` the number of partners of a row now and `d(l)` its chang
     A row of the old left input enters the result when it lost its last partner, and leaves when it gained its first.
 State kept: none; `n` is counted for the affected rows only.
 Cost: one probe of the right input for the affected rows, and one of the left input where the right one changed.
-NULL and duplicate behaviour: a NULL condition is no partner; partners are counted with their weights, so that removing one of
-    two equal partners flips nothing.
+NULL and duplicate behaviour: a NULL condition is no partner; partners are counted with their weights, so that
+    removing one of two equal partners flips nothing.
 Falls back when: never.
 """
 
@@ -103,11 +103,11 @@ def _partners(
     return Project(grouped, (*renamed_keys, *keep((NOW, CHANGE))))
 
 
-def _counted(relation: Relation, now: exp.Expression, change: exp.Expression) -> Relation:
+def _counted(relation: Relation, now: exp.Expr, change: exp.Expr) -> Relation:
     """The right input with what each row adds to either count."""
     counts = (Item(cast(now, "bigint"), NOW), Item(cast(change, "bigint"), CHANGE))
     return Project(relation, (*keep(relation.columns), *counts))
 
 
-def _is_zero(count: exp.Expression) -> exp.Expression:
+def _is_zero(count: exp.Expr) -> exp.Expr:
     return when(compare(exp.EQ, count, ZERO), ONE, ZERO)

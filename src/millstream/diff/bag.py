@@ -1,8 +1,8 @@
 """The stage of a query without a key: stored as plain rows, changed by appending and by removing at a place.
 
 Semantics: a bag; a row that occurs three times is stored three times.
-Delta rule: `net = consolidate(delta(x))`; rows with positive weight are appended, for a negative weight that many equal stored
-    rows are removed, whichever they are.
+Delta rule: `net = consolidate(delta(x))`; rows with positive weight are appended, for a negative weight that many
+    equal stored rows are removed, whichever they are.
 State kept: the rows themselves, nothing else; so that loading is a plain write and reading a plain read.
 Cost: the delta, and where rows go away one probe of the stored rows.
 NULL and duplicate behaviour: NULLs are equal to each other here; the multiplicity is exact.
@@ -11,7 +11,7 @@ Falls back when: never.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 
@@ -33,6 +33,9 @@ class BagStage:
     """Maintains a relation as a bag; `body` has the stored columns."""
 
     body: Relation
+    _planned: dict[frozenset[str], tuple[Step, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def layout(self) -> Layout:
@@ -51,6 +54,11 @@ class BagStage:
 
     def steps(self, changed: frozenset[str]) -> tuple[Step, ...]:
         """The steps of a refresh in which these inputs changed."""
+        if changed not in self._planned:
+            self._planned[changed] = self._plan(changed)
+        return self._planned[changed]
+
+    def _plan(self, changed: frozenset[str]) -> tuple[Step, ...]:
         change = Difference(changed).delta(self.body)
         if change is None:
             return ()
@@ -88,4 +96,6 @@ class BagStage:
 def _subtracts(relation: Relation, changed: frozenset[str]) -> bool:
     """Whether the delta takes away again what it counts twice: a join does, of two inputs that changed."""
     changing = [c for c in relation.children if any(isinstance(n, Scan) and n.source in changed for n in walk(c))]
-    return isinstance(relation, InnerJoin) and len(changing) > 1 or any(_subtracts(c, changed) for c in changing)
+    if isinstance(relation, InnerJoin) and len(changing) > 1:
+        return True
+    return any(_subtracts(c, changed) for c in changing)

@@ -52,7 +52,9 @@ class Difference:
         """The relation over the inputs at the new frontier."""
         if relation not in self._new:
             children = tuple(self.new(child) for child in relation.children)
-            self._new[relation] = new_table(relation) if isinstance(relation, Scan) else with_children(relation, children)
+            self._new[relation] = (
+                new_table(relation) if isinstance(relation, Scan) else with_children(relation, children)
+            )
         return self._new[relation]
 
     def delta(self, relation: Relation) -> Relation | None:

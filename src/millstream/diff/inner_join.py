@@ -43,7 +43,7 @@ def _term(relation: InnerJoin, change: Relation, others: list[Relation]) -> Rela
     return Project(joined, keep((*relation.columns, WEIGHT_COLUMN)))
 
 
-def connected_order(start: Relation, others: list[Relation], conditions: tuple[exp.Expression, ...]) -> list[Relation]:
+def connected_order(start: Relation, others: list[Relation], conditions: tuple[exp.Expr, ...]) -> list[Relation]:
     """Order inputs so that each is tied by an equality to those before it, wherever that is possible."""
     ordered, waiting = [start], list(others)
     reached = {c.name for c in start.columns}
@@ -55,7 +55,7 @@ def connected_order(start: Relation, others: list[Relation], conditions: tuple[e
     return ordered
 
 
-def _ties(relation: Relation, reached: set[str], conditions: tuple[exp.Expression, ...]) -> tuple[bool, bool]:
+def _ties(relation: Relation, reached: set[str], conditions: tuple[exp.Expr, ...]) -> tuple[bool, bool]:
     """Whether an equality, or else any condition, becomes usable by joining the relation next."""
     own = {c.name for c in relation.columns}
     usable = [c for c in conditions if (names := referenced(c)) & own and names & reached and names <= own | reached]

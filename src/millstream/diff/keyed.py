@@ -2,8 +2,8 @@
 
 Semantics: GROUP BY with aggregates, DISTINCT (keys without aggregates), and what the query computes from them: the
     SELECT list and HAVING above.
-Delta rule: the delta's rows are grouped; each touched group's stored row is looked up and merged with its change, accumulator
-    by accumulator. A group without rows dies; a global aggregate's one row never does.
+Delta rule: the delta's rows are grouped; each touched group's stored row is looked up and merged with its change,
+    accumulator by accumulator. A group without rows dies; a global aggregate's one row never does.
 State kept: per group the keys, the number of rows, the accumulators, and each output column that is not one of these.
     A group that HAVING hides is stored with VISIBLE false.
 Cost: proportional to the changed rows and touched groups; see the families for groups that must be read again.
@@ -14,7 +14,7 @@ Falls back when: never.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from sqlglot import exp
@@ -24,7 +24,7 @@ from millstream.diff.aggregate import Accumulator, Call, accumulate
 from millstream.diff.aggregate.accumulator import OLD
 from millstream.diff.aggregate.algebraic import CountOf, SumOf
 from millstream.diff.base import Difference
-from millstream.diff.plan import CHANGES, MORE, PLACE, RECOMPUTED, SHOWN, STORE, Kind, Layout, Step
+from millstream.diff.plan import CHANGES, MORE, RECOMPUTED, SHOWN, STORE, Kind, Layout, Step
 from millstream.diff.share import share
 from millstream.diff.zset import distinct_columns, renamed
 from millstream.ops import Aggregate, Column, Filter, Item, OuterJoin, Project, Relation, SemiJoin, Table
@@ -60,8 +60,11 @@ class KeyedStage:
     """
 
     body: Aggregate
-    having: exp.Expression | None
+    having: exp.Expr | None
     items: tuple[Item, ...]
+    _planned: dict[frozenset[str], tuple[Step, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def _accumulated(self) -> tuple[tuple[Accumulator, ...], tuple[Call, ...]]:
@@ -83,7 +86,7 @@ class KeyedStage:
         return keys + tuple(c for a in self.accumulators for c in a.columns)
 
     @cached_property
-    def _over_state(self) -> dict[str, exp.Expression]:
+    def _over_state(self) -> dict[str, exp.Expr]:
         """Each column of the aggregation as an expression over stored columns."""
         return {i.column.name: col(i.column.name) for i in self.body.keys} | {
             c.column.name: c.value for c in self.calls
@@ -124,6 +127,11 @@ class KeyedStage:
 
     def steps(self, changed: frozenset[str]) -> tuple[Step, ...]:
         """The steps of a refresh in which these inputs changed."""
+        if changed not in self._planned:
+            self._planned[changed] = self._plan(changed)
+        return self._planned[changed]
+
+    def _plan(self, changed: frozenset[str]) -> tuple[Step, ...]:
         difference = Difference(changed)
         change = difference.delta(self.body.input)
         if change is None:
@@ -153,7 +161,7 @@ class KeyedStage:
     def _merged(self, joined: Relation) -> Relation:
         """New accumulators beside the old: sums and counts first, since extremes refer to the new counts."""
         for simple in (True, False):
-            values: dict[str, exp.Expression] = {}
+            values: dict[str, exp.Expr] = {}
             for accumulator in self.accumulators:
                 if isinstance(accumulator, CountOf | SumOf) == simple:
                     values |= accumulator.merge()
@@ -164,13 +172,13 @@ class KeyedStage:
             joined = Project(joined, add_columns(joined, items))
         return joined
 
-    def _must_recompute(self) -> exp.Expression:
+    def _must_recompute(self) -> exp.Expr:
         reasons = [r for a in self.accumulators if (r := a.must_recompute()) is not None]
         if not reasons:
             return exp.false()
         return cast(all_of([not_(self._is_dead()), coalesce(any_of(reasons), exp.false())]), "boolean")
 
-    def _is_dead(self) -> exp.Expression:
+    def _is_dead(self) -> exp.Expr:
         if not self.body.keys:
             return exp.false()
         return compare(exp.EQ, col(naming.GROUP_ROWS), ZERO)
@@ -215,27 +223,25 @@ class KeyedStage:
         final = Project(with_outputs, add_columns(with_outputs, [Item(store, STORE), Item(shown, SHOWN)]))
         return Filter(final, compare(exp.NEQ, col(STORE.name), exp.Literal.string("none")))
 
-    def _with_outputs(self, grouped: Relation, kept: Mapping[str, exp.Expression]) -> Relation:
+    def _with_outputs(self, grouped: Relation, kept: Mapping[str, exp.Expr]) -> Relation:
         """The stored columns computed from the state; outputs only of groups that are alive and visible."""
         types = {c.name: c for c in grouped.schema}
-        alive: list[exp.Expression] = []
+        alive: list[exp.Expr] = []
         if kept:
             alive = [not_(self._is_dead()), not_(col(MORE.name))]
-        visible = None
+        visible: exp.Expr | None = None
         if self.having is not None:
             visible = cast(coalesce(substitute(self.having, self._over_state), exp.false()), "boolean")
             visible = when(all_of(alive), visible, exp.false()) if alive else visible
             alive = [*alive, substitute(self.having, self._over_state)]
         items = [Item(col(c.name), c) for c in self._state_columns]
-        items += [
-            Item(when(all_of(alive), i.expression) if alive else i.expression, i.column) for i in self._computed
-        ]
+        items += [Item(when(all_of(alive), i.expression) if alive else i.expression, i.column) for i in self._computed]
         if visible is not None:
             items.append(Item(visible, VISIBLE))
         items += [Item(e, types[n]) for n, e in kept.items()]
         return Project(grouped, tuple(items))
 
-    def _store(self) -> exp.Expression:
+    def _store(self) -> exp.Expr:
         existed = not_(is_null(col(naming.FILE + OLD)))
         unchanged = all_of(same(col(c.name), col(c.name + OLD)) for c in self.layout.columns)
         return _labels(
@@ -247,7 +253,7 @@ class KeyedStage:
             default="update",
         )
 
-    def _shown(self) -> exp.Expression:
+    def _shown(self) -> exp.Expr:
         existed = not_(is_null(col(naming.FILE + OLD)))
         before, after = existed, not_(self._is_dead())
         if self.having is not None:
@@ -263,11 +269,11 @@ class KeyedStage:
             default="update",
         )
 
-    def _same_key(self, left: str, right: str) -> exp.Expression:
+    def _same_key(self, left: str, right: str) -> exp.Expr:
         return all_of(same(col(i.column.name + left), col(i.column.name + right)) for i in self.body.keys)
 
 
-def _labels(*labels: tuple[exp.Expression, str], default: str) -> exp.Expression:
+def _labels(*labels: tuple[exp.Expr, str], default: str) -> exp.Expr:
     """The label of the first condition that is true."""
     branches = ((condition, exp.Literal.string(label)) for condition, label in labels)
     return cases(*branches, otherwise=exp.Literal.string(default))

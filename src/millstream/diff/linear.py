@@ -1,7 +1,8 @@
 """Delta rules of the operators that are linear: the delta of the result is the operator applied to the delta.
 
 Semantics: scan, filter, projection and UNION ALL treat each row by itself.
-Delta rule: `delta(op(x)) = op(delta(x))`; `delta(x UNION ALL y) = delta(x) + delta(y)`; a scan's delta is its change feed.
+Delta rule: `delta(op(x)) = op(delta(x))`; `delta(x UNION ALL y) = delta(x) + delta(y)`; a scan's delta is its change
+    feed.
 State kept: none.
 Cost: proportional to the changed rows.
 NULL and duplicate behaviour: weights carry duplicates; a predicate that is NULL drops the row on both sides alike.

@@ -1,14 +1,14 @@
 """What the steps of a stage read in several places becomes a step of its own, computed once.
 
-A relation is worth it if it is small, since it comes from a change, so that keeping it costs little; and if computing it
-reads something large, so that doing it twice costs much. Of relations inside each other only the outer one is taken, unless the
-inner one is read elsewhere as well. A CTE read twice, the affected rows of an anti join and the delta of an outer join's
-input are such relations.
+A relation is worth it if it is small, since it comes from a change, so that keeping it costs little; and if computing
+it reads something large, so that doing it twice costs much. Of relations inside each other only the outer one is
+taken, unless the inner one is read elsewhere as well. A CTE read twice, the affected rows of an anti join and the
+delta of an outer join's input are such relations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from millstream.diff.plan import Step
 from millstream.ops import (
@@ -35,18 +35,18 @@ _COSTLY = (InnerJoin, OuterJoin, SemiJoin, AntiJoin, Aggregate)
 def share(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The same steps, with the ones they share put before the first that needs them."""
     counts = occurrences(tuple(step.relation for step in steps))
-    names = frozenset(step.name for step in steps)
+    small = {step.name for step in steps}
     result: list[Step] = []
     done: dict[Relation, Relation] = {}
 
     def visit(relation: Relation, only_if: str | None) -> Relation:
         if relation not in done:
-            children = tuple(visit(child, only_if) for child in relation.children)
-            rebuilt = with_children(relation, children)
-            if counts[relation] > 1 and _is_worth_keeping(relation, names):
-                number = sum(step.name.startswith(SHARED) for step in result) + 1
-                result.append(Step(f"{SHARED}{number}", rebuilt, only_if))
-                rebuilt = Table(result[-1].name, relation.schema)
+            rebuilt = with_children(relation, tuple(visit(child, only_if) for child in relation.children))
+            if counts[relation] > 1 and _is_worth_keeping(rebuilt, small):
+                name = f"{SHARED}{len(small) - len(steps) + 1}"
+                small.add(name)
+                result.append(Step(name, rebuilt, only_if))
+                rebuilt = Table(name, relation.schema)
             done[relation] = rebuilt
         return done[relation]
 
@@ -56,13 +56,13 @@ def share(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(result)
 
 
-def _is_worth_keeping(relation: Relation, steps: frozenset[str]) -> bool:
+def _is_worth_keeping(relation: Relation, steps: Set[str]) -> bool:
     nodes = list(walk(relation))
     reads_large = any(isinstance(n, Table) and not is_small(n, steps) for n in nodes)
     return reads_large and any(isinstance(n, _COSTLY) for n in nodes) and is_small(relation, steps)
 
 
-def is_small(relation: Relation, steps: frozenset[str] = frozenset()) -> bool:
+def is_small(relation: Relation, steps: Set[str] = frozenset()) -> bool:
     """Whether a relation is about the size of a change: a change feed, a step's result, or what is joined to one."""
     match relation:
         case Table():

@@ -43,10 +43,10 @@ def split(relation: Relation) -> tuple[NamedStage, ...]:
     return (*hidden.values(), _named(PUBLIC, stage))
 
 
-def _peel(relation: Relation) -> tuple[Aggregate | None, exp.Expression | None, tuple[Item, ...]]:
+def _peel(relation: Relation) -> tuple[Aggregate | None, exp.Expr | None, tuple[Item, ...]]:
     """The aggregation under the filters and projections at the top, with those folded into one of each."""
     items = tuple(Item(col(c.name), c) for c in relation.schema)
-    conditions: list[exp.Expression] = []
+    conditions: list[exp.Expr] = []
     while isinstance(relation, Filter | Project):
         if isinstance(relation, Filter):
             conditions.append(relation.predicate)

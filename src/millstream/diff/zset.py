@@ -24,7 +24,7 @@ def negate(relation: Relation) -> Relation:
     return scale(weighted(relation), exp.Neg(this=weight()))
 
 
-def scale(relation: Relation, new_weight: exp.Expression) -> Relation:
+def scale(relation: Relation, new_weight: exp.Expr) -> Relation:
     """The same rows under another weight."""
     return Project(relation, (*keep(relation.columns), Item(new_weight, WEIGHT_COLUMN)))
 

@@ -10,6 +10,7 @@ The figures behind the settings are in docs/adr/0002-session-settings.md.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import os
@@ -21,7 +22,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError
@@ -98,6 +99,7 @@ SEMANTIC_CONFS = (
 
 _lock = threading.RLock()
 _holders: weakref.WeakKeyDictionary[SparkSession, Path] = weakref.WeakKeyDictionary()
+_remotes: weakref.WeakKeyDictionary[SparkSession, str] = weakref.WeakKeyDictionary()
 
 
 def create_session(settings: Settings, warehouse: Path) -> SparkSession:
@@ -141,17 +143,24 @@ def adopt_session(spark: SparkSession, settings: Settings | None = None) -> Spar
 
 
 def new_worker_session(spark: SparkSession) -> SparkSession:
-    """A session over the same tables that starts with the same settings and may then change its own."""
-    if not _is_classic(spark):
-        return cast("SparkSession", cast("Any", spark).cloneSession())  # the server copies the settings too
-    worker = spark.newSession()
-    keys = [*_DELTA_CONFS, *_LOCAL_CONFS, *SEMANTIC_CONFS, "spark.sql.shuffle.partitions"]
-    for key in keys:
+    """A session over the same tables that starts with the same settings and may then change its own.
+
+    A Spark Connect session of the caller's whose address is unknown (neither ours nor in $SPARK_REMOTE) is given back
+    itself: then there is one session for all.
+    """
+    if _is_classic(spark):
+        worker = spark.newSession()
+    else:  # cloneSession would do this on the server, but in Spark 4.2 a clone never lets the process end
+        url = _remotes.get(spark) or os.environ.get("SPARK_REMOTE")
+        if url is None:
+            return spark
+        worker = _connect(url)
+    for key in (*_DELTA_CONFS, *_LOCAL_CONFS, *SEMANTIC_CONFS, "spark.sql.shuffle.partitions"):
         worker.conf.set(key, _conf(spark, key))
-    schema = spark.conf.get(_SCHEMA_CONF, None)
-    if schema is not None:
-        worker.conf.set(_SCHEMA_CONF, schema)
-        worker.catalog.setCurrentDatabase(schema)
+    for key, value in spark.conf.getAll.items():
+        if key.startswith(_SCHEMA_CONF):
+            worker.conf.set(key, value)
+    worker.catalog.setCurrentDatabase(spark_schema(worker, DEFAULT_SCHEMA))
     return worker
 
 
@@ -196,19 +205,25 @@ def use_lake(spark: SparkSession, warehouse: Path) -> str:
 
 
 def create_lake_schema(spark: SparkSession, warehouse: Path, schema: str) -> str:
-    """Make a schema of a lake known to the session, under the directory Spark would use; gives its name in Spark."""
-    name = spark_schema(spark, schema)
-    if schema != DEFAULT_SCHEMA:
-        _create_schema(spark, name, warehouse.resolve() / f"{schema}.db")
+    """Make a schema of a lake known to the session, under the directory Spark would use; gives its name in Spark.
+
+    That is the same name, unless another lake in this JVM has a schema of that name.
+    """
+    if schema == DEFAULT_SCHEMA:
+        return spark_schema(spark, schema)
+    directory = warehouse.resolve() / f"{schema}.db"
+    is_taken = spark.catalog.databaseExists(schema) and not _is_at(spark, schema, directory)
+    name = f"{spark_schema(spark, DEFAULT_SCHEMA)}_{schema}" if is_taken else schema
+    _create_schema(spark, name, directory)
+    spark.conf.set(f"{_SCHEMA_CONF}.{schema}", name)
     return name
 
 
 def spark_schema(spark: SparkSession, schema: str) -> str:
-    """The name in Spark of a lake's schema: the same, unless another lake has this process's JVM to itself."""
-    own = str(spark.conf.get(_SCHEMA_CONF, DEFAULT_SCHEMA))
+    """The name in Spark of a lake's schema."""
     if schema == DEFAULT_SCHEMA:
-        return own
-    return schema if own == DEFAULT_SCHEMA else f"{own}_{schema}"
+        return str(spark.conf.get(_SCHEMA_CONF, DEFAULT_SCHEMA))
+    return str(spark.conf.get(f"{_SCHEMA_CONF}.{schema}", schema))
 
 
 def spark_name(spark: SparkSession, name: TableName) -> str:
@@ -340,6 +355,7 @@ def _connect(url: str) -> SparkSession:
         socket.create_connection((server.hostname or "", server.port or 15002), timeout=30).close()
         spark = SparkSession.builder.remote(url).create()
         spark.range(1).schema  # noqa: B018  the first call that reaches the server
+        _remotes[spark] = url
         return spark
     except ImportError as e:
         raise MillstreamError(
@@ -349,6 +365,13 @@ def _connect(url: str) -> SparkSession:
         details = re.search(r'details = "([^"]*)"', str(e))
         why = details[1] if details else str(e).splitlines()[0]
         raise MillstreamError(Code.SESSION_FAILED, f"the Spark Connect server {url} cannot be used: {why}") from e
+
+
+@atexit.register
+def _stop_remotes() -> None:
+    """A Spark Connect session that is collected while the interpreter ends waits for ever for its channel."""
+    for spark in list(_remotes):
+        spark.stop()
 
 
 def _require_delta(spark: SparkSession) -> None:

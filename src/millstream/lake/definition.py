@@ -8,29 +8,37 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+
+from sqlglot import exp
 
 from millstream.diff import rules as _rules  # noqa: F401  (registers the delta rules)
 from millstream.diff.plan import Kind, Layout
 from millstream.diff.stages import PUBLIC, NamedStage, split
 from millstream.engine.analyzer import SparkAnalyzer
 from millstream.errors import Code, MillstreamError
-from millstream.naming import RESERVED_PREFIX
+from millstream.naming import RESERVED_PREFIX, quote
 from millstream.ops import Column, Item, Project, Scan, walk
 from millstream.ops.expressions import cast, col
 from millstream.results import RefreshMode
 from millstream.sql.lower import lower
-from millstream.sql.parse import parse_query
+from millstream.sql.parse import parse_query, position_of
 from millstream.sql.rewrites import rewrite
 from millstream.sql.sources import Source, Sources, View
-from millstream.sql.text import table_references, uses_current_time
+from millstream.sql.text import TableReference, exchange_tables, table_references, uses_current_time, words
 from millstream.sql.unsupported import RECOMPUTE
-from millstream.sql.validate import validate
+from millstream.sql.validate import CONTEXT_NAMES, CURRENT_TIME_NAMES, validate
 
 # Reasons for which AUTO and FULL take a query that DIFFERENTIAL refuses.
-_ONLY_RECOMPUTED = {Code.UNSUPPORTED_SQL, Code.VOLATILE_FUNCTION, Code.UNFAITHFUL_SQL, Code.UNSUPPORTED_TYPE}
+_ONLY_RECOMPUTED = {
+    Code.UNSUPPORTED_SQL,
+    Code.VOLATILE_FUNCTION,
+    Code.UNFAITHFUL_SQL,
+    Code.UNSUPPORTED_TYPE,
+    Code.SOURCE_NO_CHANGE_FEED,
+}
 
 
 @dataclass(frozen=True)
@@ -41,16 +49,24 @@ class Compiled:
     columns: tuple[Column, ...]
     sources: Mapping[str, Source]
     views: Mapping[str, str]
+    functions: Mapping[str, str]
     stages: tuple[NamedStage, ...]
     reasons: tuple[str, ...]
     notices: tuple[str, ...]
-    follows_time: bool
-    """Whether it calls a function of the current time, so that it changes without its sources changing."""
+    is_faithful: bool | None
+    """Whether our printed SQL means what the user wrote; None where nobody has asked."""
+    names: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    """The source or view behind each name of the texts, in lower case."""
 
     @property
     def is_incremental(self) -> bool:
         """Whether it can be maintained by deltas."""
         return bool(self.stages)
+
+    @cached_property
+    def follows_time(self) -> bool:
+        """Whether it calls a function of the current time, so that it changes without its sources changing."""
+        return any(uses_current_time(text) for text in (self.query, *self.views.values()))
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -78,17 +94,39 @@ class Compiled:
         shape = [[layout.kind, [[c.name, c.type] for c in layout.columns], layout.outputs] for layout in self.layouts]
         return hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
 
+    def over(self, tables: Mapping[str, str]) -> str:
+        """The query's text, its tables exchanged for other SQL, its views for their texts."""
+        return _over(self.query, self.names, self.views, tables)
 
-def compile_query(query: str, mode: RefreshMode, sources: Sources, analyzer: SparkAnalyzer) -> Compiled:
+
+def compile_query(
+    query: str,
+    mode: RefreshMode,
+    sources: Sources,
+    analyzer: SparkAnalyzer,
+    functions: Mapping[str, str],
+    *,
+    is_new: bool = True,
+    is_faithful: bool | None = None,
+) -> Compiled:
     """Compile a query for a refresh mode.
+
+    Args:
+        functions: the lake's SQL functions the query calls, with their texts.
+        is_new: whether names are checked against the lake as it is; a definition that exists is compiled from what
+            was recorded with it, whatever has become of its sources.
+        is_faithful: what was found out before about our printed SQL.
 
     Raises:
         MillstreamError: the query is wrong, or the mode is DIFFERENTIAL and it cannot be maintained.
     """
-    found = _Recorded(sources)
-    columns = analyzer.describe_text(query)
+    if is_new:
+        analyzer.describe_text(query)  # errors that point into the user's own text
+    names, tables, views = _read_by(query, sources)
+    _refuse_opaque(functions)
+    empty = {s.id: _empty(s) for s in tables.values()}
+    columns = analyzer.describe_text(_over(query, names, views, empty))
     _check_columns(columns)
-    tables, views = _tables_of(query, found)
     stages: tuple[NamedStage, ...] = ()
     reasons: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
@@ -96,21 +134,25 @@ def compile_query(query: str, mode: RefreshMode, sources: Sources, analyzer: Spa
         reasons = ("the refresh mode is FULL",)
     else:
         try:
-            stages, notices = _maintained(query, columns, found, analyzer)
+            _refuse_silent(tables.values())
+            _refuse_volatile(functions)
+            if is_faithful is None:
+                is_faithful = analyzer.prints_faithfully(query, len(columns))
+            stages, notices = _maintained(query, columns, _Known(names, tables, views), analyzer, is_faithful)
         except MillstreamError as error:
             if mode is not RefreshMode.AUTO or error.code not in _ONLY_RECOMPUTED:
                 raise
             reasons = (f"{error.code}: {error.message}",)
-    return Compiled(query, columns, tables, views, stages, reasons, notices, uses_current_time(query))
+    return Compiled(query, columns, tables, views, functions, stages, reasons, notices, is_faithful, names)
 
 
 def _maintained(
-    query: str, columns: tuple[Column, ...], sources: Sources, analyzer: SparkAnalyzer
+    query: str, columns: tuple[Column, ...], sources: Sources, analyzer: SparkAnalyzer, is_faithful: bool
 ) -> tuple[tuple[NamedStage, ...], tuple[str, ...]]:
     lowered = lower(parse_query(query), query, sources, analyzer)
     relation = rewrite(lowered.relation)
     validate(relation, query, analyzer)
-    if not analyzer.prints_faithfully(query, len(columns)):
+    if not is_faithful:
         raise MillstreamError(
             Code.UNFAITHFUL_SQL,
             "the query could not be rewritten without a doubt about its meaning",
@@ -144,34 +186,120 @@ def _check_columns(columns: Sequence[Column]) -> None:
         seen.add(name)
 
 
-class _Recorded:
-    """Looks each object up once, so that one compilation sees one state of the lake."""
+# What a query reads
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self._found: dict[tuple[str, ...], Source | View | None] = {}
+_Names = Mapping[tuple[str, ...], str]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The sources and views one compilation has found, so that it sees one state of the lake."""
+
+    names: _Names
+    tables: Mapping[str, Source]
+    views: Mapping[str, str]
 
     def find(self, parts: Sequence[str]) -> Source | View | None:
-        key = tuple(p.lower() for p in parts)
-        if key not in self._found:
-            self._found[key] = self._sources.find(parts)
-        return self._found[key]
+        found = self.names.get(_lower(parts))
+        if found is None:
+            return None
+        return View(found, self.views[found]) if found in self.views else self.tables[found]
 
 
-def _tables_of(query: str, sources: Sources) -> tuple[dict[str, Source], dict[str, str]]:
-    """All tables a query reads, through views, and the views' texts."""
+def _read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], dict[str, Source], dict[str, str]]:
+    """All names a query reads, through views, and the tables and views behind them."""
+    names: dict[tuple[str, ...], str] = {}
     tables: dict[str, Source] = {}
     views: dict[str, str] = {}
     pending = [query]
     while pending:
-        for reference in table_references(pending.pop()):
+        text = pending.pop()
+        _refuse_time_travel(text)
+        for reference in table_references(text):
+            if _lower(reference.parts) in names:
+                continue
             found = sources.find(reference.parts)
             if found is None:
-                raise MillstreamError(Code.UNKNOWN_TABLE, f"there is no table {'.'.join(reference.parts)} in the lake")
-            if isinstance(found, View):
-                if found.id not in views:
-                    views[found.id] = found.text
-                    pending.append(found.text)
-            else:
+                name = ".".join(reference.parts)
+                raise MillstreamError(
+                    Code.UNKNOWN_TABLE,
+                    f"there is no table {name} in the lake",
+                    hint="temporary views are no part of it",
+                )
+            names[_lower(reference.parts)] = found.id
+            if isinstance(found, Source):
                 tables[found.id] = found
-    return tables, views
+            elif found.id not in views:
+                views[found.id] = found.text
+                pending.append(found.text)
+    return names, tables, views
+
+
+def _lower(parts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(p.lower() for p in parts)
+
+
+def _over(text: str, names: _Names, views: Mapping[str, str], tables: Mapping[str, str]) -> str:
+    def replacement(reference: TableReference) -> str:
+        name = names[_lower(reference.parts)]
+        return f"({_over(views[name], names, views, tables)}\n)" if name in views else tables[name]
+
+    return exchange_tables(text, replacement)
+
+
+def _empty(source: Source) -> str:
+    """A source's columns without rows: the query means what it meant when they were recorded."""
+    columns = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in source.columns)
+    return f"(SELECT {columns})"
+
+
+# What no mode, or only FULL, can take
+
+
+def _refuse_time_travel(text: str) -> None:
+    for table in parse_query(text).find_all(exp.Table):
+        if table.args.get("version") or table.args.get("when"):
+            raise MillstreamError(
+                Code.UNSUPPORTED_SQL,
+                "a stream table cannot read a fixed version of a table",
+                position=position_of(table),
+                sql=text,
+                hint="read the table as it is, or copy the version you want into a table",
+            )
+
+
+def _refuse_opaque(functions: Mapping[str, str]) -> None:
+    for name, text in functions.items():
+        said = words(text)
+        if "select" in said:
+            raise MillstreamError(
+                Code.UNSUPPORTED_SQL,
+                f"the SQL function {name} reads tables, whose changes cannot be seen through it",
+                hint="write its query into the stream table's",
+            )
+        if clock := said & CURRENT_TIME_NAMES:
+            raise MillstreamError(
+                Code.VOLATILE_FUNCTION,
+                f"the SQL function {name} depends on the current time ({', '.join(sorted(clock))})",
+                hint="give it the time as an argument",
+            )
+
+
+def _refuse_volatile(functions: Mapping[str, str]) -> None:
+    for name, text in functions.items():
+        if context := words(text) & CONTEXT_NAMES:
+            raise MillstreamError(
+                Code.VOLATILE_FUNCTION,
+                f"the SQL function {name} may give another result for the same row ({', '.join(sorted(context))})",
+                hint=RECOMPUTE,
+            )
+
+
+def _refuse_silent(sources: Iterable[Source]) -> None:
+    for source in sources:
+        if source.obstacle is not None:
+            raise MillstreamError(
+                Code.SOURCE_NO_CHANGE_FEED,
+                f"the changes of {source.id} cannot be read: {source.obstacle}",
+                hint=RECOMPUTE,
+            )

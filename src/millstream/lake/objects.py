@@ -7,12 +7,14 @@ process has added to it (the catalog's generation has moved).
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import LakeObject, ObjectKind, StreamTable
@@ -21,10 +23,14 @@ from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.naming import DEFAULT_SCHEMA, VISIBLE, TableName, quote
 from millstream.ops import Column
+from millstream.sources.landing import land
 from millstream.sql.sources import Source, View
+from millstream.sql.text import words
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_Key = tuple[str, TableName]  # tables and views share their names, functions have their own
 
 
 class Lake:
@@ -37,16 +43,17 @@ class Lake:
         self._spark = spark
         self._workers = workers
         self._generation = -1
-        self._known: dict[TableName, str] = {}
+        self._known: dict[_Key, str] = {}
+        self._lock = threading.RLock()
 
     # Names
 
     def resolve(self, parts: Sequence[str]) -> TableName | None:
-        """The lake's name for a name in a query; None for names of other catalogs."""
+        """The lake's name for a name in a query; None for paths and names of other catalogs."""
         lowered = [p.lower() for p in parts]
         if len(lowered) == 3 and lowered[0] == "spark_catalog":
             lowered = lowered[1:]
-        if len(lowered) > 2:
+        if not 1 <= len(lowered) <= 2:
             return None
         schema = lowered[0] if len(lowered) == 2 else DEFAULT_SCHEMA
         return TableName(schema, lowered[-1])
@@ -61,11 +68,12 @@ class Lake:
             return Source(str(name), tuple(Column(n, t) for n, t in stream_table.definition.columns))
         view = self.catalog.lake_object(ObjectKind.VIEW, name)
         if view is not None:
-            return View(str(name), view.text or "")
+            return View(str(name), view_text(view))
         table = self.catalog.lake_object(ObjectKind.TABLE, name) or self.adopt(name)
         if table is None:
             return None
-        return Source(str(name), self.table_columns(table))
+        obstacle = None if table.provider == "delta" else f"a {table.provider} table records no changes"
+        return Source(str(name), self.table_columns(table), obstacle)
 
     def table_columns(self, table: LakeObject) -> tuple[Column, ...]:
         """The columns a table has now."""
@@ -79,6 +87,23 @@ class Lake:
         """The name to use in a text given to Spark."""
         return spark_name(self._spark, name)
 
+    def functions_in(self, texts: Iterable[str]) -> dict[str, str]:
+        """The lake's SQL functions that texts call, with their own texts; also those that functions call."""
+        known = {item.name: item.text or "" for item in self.catalog.lake_objects(ObjectKind.FUNCTION)}
+        found: dict[str, str] = {}
+        pending = list(texts) if known else []
+        while pending:
+            said = words(pending.pop())
+            for name, text in known.items():
+                if name.name in said and str(name) not in found:
+                    found[str(name)] = text
+                    pending.append(_after_name(text, name))
+        return found
+
+    def knows_function(self, name: TableName) -> bool:
+        """Whether the lake has a SQL function of that name."""
+        return self.catalog.lake_object(ObjectKind.FUNCTION, name) is not None
+
     # The catalog and Spark in step
 
     def sync(self) -> None:
@@ -86,52 +111,85 @@ class Lake:
         generation = self.catalog.generation()
         if generation == self._generation:
             return
-        wanted = {item.name: self._statement(item) for item in self.catalog.lake_objects()}
-        wanted |= {table.name: self._view_of(table) for table in self.catalog.list()}
-        for name in set(self._known) - set(wanted):
-            self._forget(name)
-        for name, statement in wanted.items():
-            if self._known.get(name) != statement:
-                self._ensure_schema(name.schema)
-                self._spark.sql(statement)
-        self._known = wanted
-        self._generation = generation
+        with self._lock:
+            wanted = self._wanted()
+            for key in set(self._known) - set(wanted):
+                self._forget(*key)
+            self._register({key: s for key, s in wanted.items() if self._known.get(key) != s})
+            self._known = wanted
+            self._generation = generation
+
+    def _wanted(self) -> dict[_Key, str]:
+        wanted = {_key(item.kind, item.name): self._statement(item) for item in self.catalog.lake_objects()}
+        wanted |= {_key(ObjectKind.VIEW, table.name): self._view_of(table) for table in self.catalog.list()}
+        return wanted
+
+    def _register(self, statements: Mapping[_Key, str]) -> None:
+        """Run the statements in an order that works: a view, or a function, may need another one.
+
+        What still fails then reads something that was dropped; it is as unusable here as where that happened.
+        """
+        for _, name in statements:
+            create_lake_schema(self._spark, self.warehouse, name.schema)
+        waiting = list(statements.values())
+        while waiting:
+            failed: list[str] = []
+            for statement in waiting:
+                try:
+                    self._spark.sql(statement)
+                except AnalysisException:
+                    failed.append(statement)
+            if len(failed) == len(waiting):
+                return
+            waiting = failed
 
     def _view_of(self, table: StreamTable) -> str:
         """A stream table's view: the query's columns under their names, hidden rows left out."""
         body = table.definition.body
+        path, names = table.public_stage.path, [name for name, _ in table.definition.columns]
+        if table.public_stage.version is None and "previous" in body:
+            # a new definition has not been loaded yet: readers keep the old contents
+            body = body["previous"]
+            path, names = body["path"], body["columns"]
         selected = ", ".join(
-            f"{quote(stored)} AS {quote(name)}"
-            for stored, (name, _) in zip(body["outputs"], table.definition.columns, strict=True)
+            f"{quote(stored)} AS {quote(name)}" for stored, name in zip(body["outputs"], names, strict=True)
         )
         where = f" WHERE {quote(VISIBLE)}" if body["hides_rows"] else ""
-        text = f"SELECT {selected} FROM delta.{quote(table.public_stage.path)}{where}"
+        text = f"SELECT {selected} FROM delta.{quote(path)}{where}"
         return f"CREATE OR REPLACE VIEW {self.spark_name(table.name)} AS {text}"
+
+    def create_schema(self, schema: str) -> None:
+        """Make a schema of the lake.
+
+        Raises:
+            MillstreamError: NAME_TAKEN if another lake that is open in this process has one of that name.
+        """
+        if create_lake_schema(self._spark, self.warehouse, schema) != schema:
+            raise MillstreamError(
+                Code.NAME_TAKEN,
+                f"the schema {schema} belongs to another lake of this Spark",
+                hint="use another name, or open the two lakes in processes of their own",
+            )
 
     def adopt(self, name: TableName) -> LakeObject | None:
         """Record a table Spark knows and the catalog does not, e.g. one written with `saveAsTable`."""
-        full = self.spark_name(name)
-        try:
-            if not self._spark.catalog.tableExists(full):
-                return None
-            details = {
-                str(r["col_name"]): str(r["data_type"])
-                for r in self._spark.sql(f"DESCRIBE TABLE EXTENDED {full}").collect()
-            }
-        except AnalysisException:
+        details = self._described(name)
+        if details is None or details.get("Type") == "VIEW":
             return None
-        if details.get("Type") == "VIEW":
-            return None
-        location = _local(details.get("Location", ""))
+        provider = details.get("Provider", "").lower()
+        more: dict[str, object] = {"managed": details.get("Type") == "MANAGED"}
+        if provider != "delta":
+            more["landing"] = str(self.root / "landed" / f"{name.schema}.{name.name}")
+            more["create"] = self._spark.sql(f"SHOW CREATE TABLE {self.spark_name(name)}").collect()[0][0]
         table = LakeObject(
             kind=ObjectKind.TABLE,
             name=name,
-            location=location,
-            provider=details.get("Provider", "").lower(),
-            details={"managed": details.get("Type") == "MANAGED"},
+            location=_local(details.get("Location", "")),
+            provider=provider,
+            details=more,
         )
         self.catalog.put_lake_object(table, replace=True)
-        self._known[name] = self._statement(table)
+        self._known[_key(table.kind, name)] = self._statement(table)
         return table
 
     def record_view(self, name: TableName) -> None:
@@ -140,56 +198,127 @@ class Lake:
         text = next(str(r["data_type"]) for r in rows if r["col_name"] == "View Text")
         columns = [str(r["col_name"]) for r in rows[: next(i for i, r in enumerate(rows) if not r["col_name"])]]
         view = LakeObject(
-            kind=ObjectKind.VIEW, name=name, text=text, fingerprint=fingerprint(text), details={"columns": columns}
+            kind=ObjectKind.VIEW,
+            name=name,
+            text=text,
+            fingerprint=fingerprint(text, *columns),
+            details={"columns": columns},
         )
         self.catalog.put_lake_object(view, replace=True)
-        self._known[name] = self._statement(view)
+        self._known[_key(view.kind, name)] = self._statement(view)
 
     def record_function(self, name: TableName, statement: str) -> None:
         """Record a SQL function by the statement that made it."""
         item = LakeObject(kind=ObjectKind.FUNCTION, name=name, text=statement, fingerprint=fingerprint(statement))
         self.catalog.put_lake_object(item, replace=True)
+        self._known[_key(item.kind, name)] = self._statement(item)
+
+    def reconcile(self, name: TableName) -> None:
+        """Record, or forget, a table or view after a statement that may have made or dropped it."""
+        details = self._described(name)
+        if details is None:
+            for kind in (ObjectKind.TABLE, ObjectKind.VIEW):
+                self.forget(kind, name)
+        elif details.get("Type") == "VIEW":
+            if self.catalog.find(name) is None:
+                self.record_view(name)
+        else:
+            self.adopt(name)
 
     def forget(self, kind: ObjectKind, name: TableName) -> None:
         """Drop an object from the catalog; a table of the lake's own goes with its files."""
         found = self.catalog.lake_object(kind, name)
+        if found is None:
+            return
         self.catalog.drop_lake_object(kind, name)
-        self._known.pop(name, None)
-        if found is not None and found.location and Path(found.location).is_relative_to(self.warehouse):
-            shutil.rmtree(found.location, ignore_errors=True)
+        self._known.pop(_key(kind, name), None)
+        for directory in (found.location, found.details.get("landing")):
+            if directory and Path(directory).is_relative_to(self.root):
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def forget_schema(self, schema: str) -> None:
+        """Forget everything in a schema that was dropped."""
+        for item in self.catalog.lake_objects():
+            if item.name.schema == schema:
+                self.forget(item.kind, item.name)
 
     def require_free(self, name: TableName) -> None:
         """Refuse a name that is taken by a table or view."""
         taken = any(self.catalog.lake_object(kind, name) for kind in (ObjectKind.TABLE, ObjectKind.VIEW))
-        if taken or self.adopt(name) is not None:
+        if taken or self._described(name) is not None:
             raise MillstreamError(Code.NAME_TAKEN, f"a table or view named {name} exists", hint="choose another name")
+
+    def land(self, item: LakeObject) -> None:
+        """Copy a table that records no changes into the lake, for a refresh to read.
+
+        Raises:
+            MillstreamError: SOURCE_MISSING if it cannot be read.
+        """
+        used = {int(v) for t in self.catalog.list() if (v := t.frontier.get(str(item.name))) is not None}
+        try:
+            land(self._spark.table(self.spark_name(item.name)), Path(item.details["landing"]), used)
+        except PySparkException as e:
+            raise MillstreamError(
+                Code.SOURCE_MISSING,
+                f"{item.name} cannot be read: {str(e).strip().splitlines()[0]}",
+                hint=f"mend {item.name}, or drop what reads it",
+            ) from e
+
+    def _described(self, name: TableName) -> dict[str, str] | None:
+        full = self.spark_name(name)
+        try:
+            if not self._spark.catalog.tableExists(full):
+                return None
+            rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {full}").collect()
+        except AnalysisException:
+            return None
+        return {str(r["col_name"]): str(r["data_type"]) for r in rows}
 
     def _statement(self, item: LakeObject) -> str:
         full = self.spark_name(item.name)
         match item.kind:
             case ObjectKind.TABLE:
                 location = (item.location or "").replace("\\", "\\\\").replace("'", "\\'")
+                if "create" in item.details:
+                    # its columns and options cannot be told from the files
+                    create, place = str(item.details["create"]), f"LOCATION '{location}'"
+                    clauses = create[create.index("(") :] if "(" in create else create[create.index("\n") :]
+                    return f"CREATE TABLE IF NOT EXISTS {full} {clauses}{'' if 'LOCATION' in create else place}"
                 return f"CREATE TABLE IF NOT EXISTS {full} USING {item.provider} LOCATION '{location}'"
             case ObjectKind.VIEW:
                 columns = ", ".join(quote(c) for c in item.details.get("columns", ()))
                 return f"CREATE OR REPLACE VIEW {full} {f'({columns}) ' if columns else ''}AS {item.text}"
             case ObjectKind.FUNCTION:
-                return item.text or ""
+                text = item.text or ""
+                return f"CREATE OR REPLACE FUNCTION {full}{_after_name(text, item.name)}"
 
-    def _ensure_schema(self, schema: str) -> None:
-        create_lake_schema(self._spark, self.warehouse, schema)
-
-    def _forget(self, name: TableName) -> None:
-        for kind in ("VIEW", "TABLE"):
+    def _forget(self, namespace: str, name: TableName) -> None:
+        for kind in ("FUNCTION",) if namespace == "FUNCTION" else ("VIEW", "TABLE"):
             try:
                 self._spark.sql(f"DROP {kind} IF EXISTS {self.spark_name(name)}")
             except AnalysisException:
                 continue  # it is of the other kind
 
 
-def fingerprint(text: str) -> str:
+def view_text(view: LakeObject) -> str:
+    """A view's query, its columns under the names the view gives them."""
+    names = ", ".join(quote(c) for c in view.details.get("columns", ()))
+    return f"SELECT * FROM ({view.text}\n) AS {quote(view.name.name)}({names})" if names else view.text or ""
+
+
+def fingerprint(*texts: str) -> str:
     """A short hash of a definition."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def _key(kind: ObjectKind, name: TableName) -> _Key:
+    return ("FUNCTION" if kind is ObjectKind.FUNCTION else "RELATION", name)
+
+
+def _after_name(text: str, name: TableName) -> str:
+    """What follows the name in a CREATE FUNCTION statement."""
+    found = re.search(rf"\bFUNCTION\b.*?\b{re.escape(name.name)}\b`?", text, re.IGNORECASE | re.DOTALL)
+    return text[found.end() :] if found else text
 
 
 def _local(location: str) -> str:

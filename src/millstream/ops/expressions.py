@@ -18,7 +18,7 @@ ONE = exp.Literal.number(1)
 ZERO = exp.Literal.number(0)
 
 # what needs no parentheses wherever it is put
-_ATOMS = (exp.Column, exp.Literal, exp.Null, exp.Boolean, exp.Paren, exp.Cast, exp.Anonymous)
+_ATOMS = (exp.Column, exp.Literal, exp.Null, exp.Boolean, exp.Paren, exp.Cast, exp.Anonymous, exp.AggFunc)
 
 
 def col(name: str, table: str | None = None) -> exp.Column:
@@ -41,7 +41,7 @@ def add_columns(relation: Relation, items: Iterable[Item]) -> tuple[Item, ...]:
     return (*keep(relation.schema), *items)
 
 
-def cast(expression: exp.Expression, type_: str) -> exp.Cast:
+def cast(expression: exp.Expr, type_: str) -> exp.Cast:
     """`CAST(expression AS type_)`."""
     return exp.Cast(this=expression, to=_type(type_))
 
@@ -51,91 +51,89 @@ def null(type_: str) -> exp.Cast:
     return cast(exp.Null(), type_)
 
 
-def same(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+def same(left: exp.Expr, right: exp.Expr) -> exp.Expr:
     """Null-safe equality."""
     return exp.NullSafeEQ(this=left, expression=right)
 
 
-def all_of(conditions: Iterable[exp.Expression]) -> exp.Expression:
+def all_of(conditions: Iterable[exp.Expr]) -> exp.Expr:
     """The conjunction; true where there are none."""
     items = list(conditions)
     return exp.and_(*items, copy=False) if items else exp.true()
 
 
-def any_of(conditions: Iterable[exp.Expression]) -> exp.Expression:
+def any_of(conditions: Iterable[exp.Expr]) -> exp.Expr:
     """The disjunction; false where there are none."""
     items = list(conditions)
     return exp.or_(*items, copy=False) if items else exp.false()
 
 
-def not_(condition: exp.Expression) -> exp.Expression:
+def not_(condition: exp.Expr) -> exp.Expr:
     """The negation."""
     return exp.Not(this=_paren(condition))
 
 
-def when(condition: exp.Expression, then: exp.Expression, otherwise: exp.Expression | None = None) -> exp.Case:
+def when(condition: exp.Expr, then: exp.Expr, otherwise: exp.Expr | None = None) -> exp.Case:
     """`CASE WHEN condition THEN then [ELSE otherwise] END`."""
     return cases((condition, then), otherwise=otherwise)
 
 
-def cases(
-    *branches: tuple[exp.Expression, exp.Expression], otherwise: exp.Expression | None = None
-) -> exp.Case:
+def cases(*branches: tuple[exp.Expr, exp.Expr], otherwise: exp.Expr | None = None) -> exp.Case:
     """`CASE WHEN ... THEN ... WHEN ... [ELSE otherwise] END`."""
     ifs = [exp.If(this=condition, true=then) for condition, then in branches]
     return exp.Case(ifs=ifs, default=otherwise) if otherwise is not None else exp.Case(ifs=ifs)
 
 
-def coalesce(expression: exp.Expression, default: exp.Expression) -> exp.Coalesce:
+def coalesce(expression: exp.Expr, default: exp.Expr) -> exp.Coalesce:
     """`COALESCE(expression, default)`."""
     return exp.Coalesce(this=expression, expressions=[default])
 
 
-def add(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+def add(left: exp.Expr, right: exp.Expr) -> exp.Expr:
     """The sum, in parentheses."""
     return _paren(exp.Add(this=left, expression=right))
 
 
-def subtract(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+def subtract(left: exp.Expr, right: exp.Expr) -> exp.Expr:
     """The difference, in parentheses."""
     return _paren(exp.Sub(this=left, expression=right))
 
 
-def multiply(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+def multiply(left: exp.Expr, right: exp.Expr) -> exp.Expr:
     """The product of two parenthesised operands."""
     return exp.Mul(this=_paren(left), expression=_paren(right))
 
 
-def compare(kind: type[exp.Binary], left: exp.Expression, right: exp.Expression) -> exp.Expression:
+def compare(kind: type[exp.Binary], left: exp.Expr, right: exp.Expr) -> exp.Expr:
     """A comparison, in parentheses."""
     return _paren(kind(this=left, expression=right))
 
 
-def is_null(expression: exp.Expression) -> exp.Expression:
+def is_null(expression: exp.Expr) -> exp.Expr:
     """`expression IS NULL`."""
     return exp.Is(this=expression, expression=exp.Null())
 
 
-def is_not_null(expression: exp.Expression) -> exp.Expression:
+def is_not_null(expression: exp.Expr) -> exp.Expr:
     """`NOT expression IS NULL`."""
     return exp.Not(this=is_null(expression))
 
 
-def total(expression: exp.Expression) -> exp.Sum:
+def total(expression: exp.Expr) -> exp.Sum:
     """`SUM(expression)`."""
     return exp.Sum(this=expression)
 
 
-def substitute(expression: exp.Expression, mapping: dict[str, exp.Expression]) -> exp.Expression:
+def substitute(expression: exp.Expr, mapping: dict[str, exp.Expr]) -> exp.Expr:
     """Replace column references by name; a compound is put in parentheses."""
 
-    def swap(node: exp.Expression) -> exp.Expression:
+    def swap(node: exp.Expr) -> exp.Expr:
         return wrapped(mapping[node.name]) if isinstance(node, exp.Column) and node.name in mapping else node
 
     return expression.transform(swap)
 
 
-def wrapped(expression: exp.Expression) -> exp.Expression:
+def wrapped(expression: exp.Expr) -> exp.Expr:
     """The expression such that it can be an operand of anything."""
     return expression if isinstance(expression, _ATOMS) else _paren(expression)
 
@@ -152,7 +150,7 @@ def _type(text: str) -> exp.DataType:
     return known
 
 
-def _paren(expression: exp.Expression) -> exp.Expression:
+def _paren(expression: exp.Expr) -> exp.Expr:
     return exp.Paren(this=expression)
 
 

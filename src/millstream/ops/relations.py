@@ -34,7 +34,7 @@ class Column:
 class Item:
     """A named expression of a projection or an aggregation."""
 
-    expression: exp.Expression
+    expression: exp.Expr
     column: Column
 
 
@@ -44,8 +44,8 @@ WEIGHT_COLUMN = Column(naming.WEIGHT, "bigint")
 class Relation(ABC):
     """An operator with its inputs.
 
-    Equal operators over equal inputs are equal. Rules build graphs in which one relation stands in many places, so its hash and
-    its columns are computed once.
+    Equal operators over equal inputs are equal. Rules build graphs in which one relation stands in many places, so
+    its hash and its columns are computed once.
     """
 
     @property
@@ -97,7 +97,7 @@ class Relation(ABC):
             raise ValueError(f"{type(self).__name__}: {where} refers to {sorted(missing)}, inputs have {known}")
 
 
-def referenced(expression: exp.Expression) -> set[str]:
+def referenced(expression: exp.Expr) -> set[str]:
     """The names of the columns an expression reads."""
     if isinstance(expression, exp.Column):
         return {expression.name}
@@ -148,7 +148,7 @@ class Filter(Relation):
     """The rows of the input for which the predicate is true."""
 
     input: Relation
-    predicate: exp.Expression
+    predicate: exp.Expr
 
     def __post_init__(self) -> None:
         self._require(referenced(self.predicate), "predicate")
@@ -184,7 +184,7 @@ class InnerJoin(Relation):
     """
 
     inputs: tuple[Relation, ...]
-    conditions: tuple[exp.Expression, ...]
+    conditions: tuple[exp.Expr, ...]
     small_first: bool = False
 
     def __post_init__(self) -> None:
@@ -211,7 +211,7 @@ class OuterJoin(Relation):
     kind: OuterKind
     left: Relation
     right: Relation
-    condition: exp.Expression
+    condition: exp.Expr
     small_right: bool = False
 
     def __post_init__(self) -> None:
@@ -232,7 +232,7 @@ class _FilteringJoin(Relation):
 
     left: Relation
     right: Relation
-    condition: exp.Expression
+    condition: exp.Expr
 
     def __post_init__(self) -> None:
         self._require(referenced(self.condition), "condition")

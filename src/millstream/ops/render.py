@@ -1,9 +1,9 @@
 """Operators to SQL, as a sqlglot tree that any dialect can print.
 
-Filters, renamings and one join fold into the SELECT above them; each further join, aggregation or computed column is a SELECT
-of its own. Joins are written as nested binary ones. Where the first input is small the running result carries a
-BROADCAST hint at every level: Catalyst multiplies size estimates through joins, so that without the hint the second
-join of a hundred-row delta is already planned as a shuffle of the large table.
+Filters, renamings and one join fold into the SELECT above them; each further join, aggregation or computed column is
+a SELECT of its own. Joins are written as nested binary ones. Where the first input is small the running result
+carries a BROADCAST hint at every level: Catalyst multiplies size estimates through joins, so that without the hint
+the second join of a hundred-row delta is already planned as a shuffle of the large table.
 
 The tree is built from copies of the relations' expressions, and only here: a tree's own nodes are never shared.
 """
@@ -36,14 +36,16 @@ from millstream.ops.relations import (
 
 LEFT, RIGHT = "l", "r"
 
-_Names = Mapping[str, exp.Expression]
+_Names = Mapping[str, exp.Expr]
 """What each column of a relation is within a SELECT."""
 
 
 def to_sql(query: exp.Query, dialect: str = "spark", *, pretty: bool = False, hints: bool = True) -> str:
     """Print a query; hints are Spark's only, and left out on request."""
     if not (hints and dialect == "spark") and query.find(exp.Hint):
-        query = query.transform(lambda node: None if isinstance(node, exp.Hint) else node)
+        query = query.copy()
+        for select in query.find_all(exp.Select):
+            select.set("hint", None)
     return query.sql(dialect=dialect, pretty=pretty, comments=False)
 
 
@@ -63,10 +65,10 @@ def render(relation: Relation) -> exp.Query:
 class _Body:
     """FROM, JOIN and WHERE of a SELECT."""
 
-    source: exp.Expression
+    source: exp.Expr
     names: _Names
     join: exp.Join | None = None
-    where: tuple[exp.Expression, ...] = ()
+    where: tuple[exp.Expr, ...] = ()
     is_small: bool = False
 
     def select(self, items: Iterable[Item]) -> exp.Select:
@@ -80,7 +82,7 @@ class _Body:
             query.set("hint", exp.Hint(expressions=[exp.func("BROADCAST", exp.to_identifier(LEFT))]))
         return query
 
-    def _named(self, item: Item) -> exp.Expression:
+    def _named(self, item: Item) -> exp.Expr:
         expression = _within(item.expression, self.names)
         if isinstance(expression, exp.Column) and expression.name == item.column.name:
             return expression
@@ -107,7 +109,7 @@ def _body(relation: Relation) -> _Body:
     return _Body(*_source(relation, LEFT))
 
 
-def _source(relation: Relation, alias: str) -> tuple[exp.Expression, _Names]:
+def _source(relation: Relation, alias: str) -> tuple[exp.Expr, _Names]:
     """The relation as a FROM item, and what its columns are called there."""
     match relation:
         case Table():
@@ -157,7 +159,7 @@ def _aggregate(relation: Aggregate) -> exp.Query:
 # Joins
 
 
-def _binary_join(left: Relation, right: Relation, condition: exp.Expression, *, side: str, kind: str = "") -> _Body:
+def _binary_join(left: Relation, right: Relation, condition: exp.Expr, *, side: str, kind: str = "") -> _Body:
     source, left_names = _source(left, LEFT)
     joined, right_names = _source(right, RIGHT)
     names = {**right_names, **left_names}
@@ -199,23 +201,23 @@ def _alias(alias: str) -> exp.TableAlias:
     return exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
 
 
-def _within(expression: exp.Expression, names: _Names) -> exp.Expression:
+def _within(expression: exp.Expr, names: _Names) -> exp.Expr:
     """A copy of the expression that speaks of the columns by their names in the SELECT."""
     if isinstance(expression, exp.Column):
         return _copy(names[expression.name])
 
-    def rename(node: exp.Expression) -> exp.Expression:
+    def rename(node: exp.Expr) -> exp.Expr:
         return wrapped(_copy(names[node.name])) if isinstance(node, exp.Column) else node
 
     return expression.transform(rename)
 
 
-def _copy(expression: exp.Expression) -> exp.Expression:
+def _copy(expression: exp.Expr) -> exp.Expr:
     # most are columns, for which the general way takes ten times as long
     return col(expression.name, expression.table) if isinstance(expression, exp.Column) else expression.copy()
 
 
-def _is_trivial(expression: exp.Expression) -> bool:
+def _is_trivial(expression: exp.Expr) -> bool:
     """Whether an expression may be written down wherever its column is used: a column, its negative, a constant."""
     if isinstance(expression, exp.Cast | exp.Neg):
         expression = expression.this

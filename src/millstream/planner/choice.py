@@ -79,18 +79,18 @@ def choose(facts: Facts) -> Choice:
         return Choice(Action.FULL, "REQUESTED: a full refresh was asked for")
     if facts.reinit_reason:
         return _recomputed(facts, Action.REINITIALIZE, facts.reinit_reason)
-    impossible = [i for i in facts.inputs if i.change is Change.IMPOSSIBLE]
-    if impossible:
-        return _recomputed(facts, Action.REINITIALIZE, f"NO_DELTA: {impossible[0].name}: {impossible[0].reason}")
     if facts.follows_time:
         return _recomputed(facts, Action.FULL, "CURRENT_TIME: the query depends on the current time")
     changed = [i for i in facts.inputs if i.change is not Change.NOTHING]
     if not changed:
         return Choice(Action.NO_DATA, "UNCHANGED: no source has changed")
-    if not facts.is_incremental:
-        return _recomputed(facts, Action.FULL, f"NOT_INCREMENTAL: {facts.not_incremental}")
     if facts.mode is RefreshMode.FULL:
         return Choice(Action.FULL, "MODE_FULL: the refresh mode is FULL")
+    if not facts.is_incremental:
+        return _recomputed(facts, Action.FULL, f"NOT_INCREMENTAL: {facts.not_incremental}")
+    impossible = [i for i in changed if i.change is Change.IMPOSSIBLE]
+    if impossible:
+        return _recomputed(facts, Action.REINITIALIZE, f"NO_DELTA: {impossible[0].name}: {impossible[0].reason}")
     if facts.mode is RefreshMode.AUTO and (choice := _by_cost(facts, changed)) is not None:
         return choice
     rows = sum(i.changed_rows for i in changed)

@@ -6,9 +6,9 @@ is refreshed in dependency order. So every table of a diamond agrees with the ot
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import SourceKind, StreamTable
@@ -17,21 +17,11 @@ from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.naming import TableName
 from millstream.refresh.execute import Progress
-from millstream.refresh.inputs import base_tables
+from millstream.refresh.inputs import base_tables, paths_of
 from millstream.refresh.locks import LockManager, Waiting
-from millstream.refresh.runner import Request, Runner
+from millstream.refresh.runner import Definitions, Request, Runner
 from millstream.results import InitiatedBy, RefreshMode, RefreshResult, Status
 from millstream.settings import Settings
-
-
-class Definitions(Protocol):
-    """What the coordinator asks about a table's query."""
-
-    def compiled(self, table: StreamTable) -> Compiled:
-        """The compiled query."""
-
-    def rebind(self, table: StreamTable) -> tuple[StreamTable, Compiled]:
-        """The query compiled anew over sources that have changed their columns."""
 
 
 class Coordinator:
@@ -68,9 +58,7 @@ class Coordinator:
             tables = tuple(self._catalog.get(name) for name in chain)
             _refuse_suspended(tables)
             worker = self._workers.here()
-            runner = Runner(
-                self._catalog, worker, self._settings, self._definitions.rebind, self._clock, self._progress
-            )
+            runner = Runner(self._catalog, worker, self._settings, self._definitions, self._clock, self._progress)
             data_timestamp = self._clock()
             paths, versions = self._frontier(tables, initiated_by, data_timestamp)
             result: RefreshResult | None = None
@@ -97,7 +85,13 @@ class Coordinator:
         """The base tables' paths and their versions now."""
         store = self._workers.here().store
         try:
-            paths = base_tables(self._catalog, tables)
+            found = base_tables(self._catalog, tables)
+            for name, item in found.items():
+                if "landing" in item.details:
+                    self._progress(f"copying {name}, which records no changes")
+                    with self._locks.acquire([_landing_key(name)]):
+                        self._definitions.land(item)
+            paths = paths_of(found)
             return paths, {name: store.version(path) for name, path in paths.items()}
         except MillstreamError as error:
             self._failed(tables[-1], error, initiated_by, started_at)
@@ -136,6 +130,10 @@ def _refuse_suspended(tables: Sequence[StreamTable]) -> None:
                 f"{table.name} is suspended",
                 hint=f"ALTER STREAM TABLE {table.name} SET STATUS ACTIVE resumes it",
             )
+
+
+def _landing_key(name: str) -> str:
+    return f"landing-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def _base_of(table: StreamTable, tables: Sequence[StreamTable]) -> set[str]:

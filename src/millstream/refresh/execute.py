@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as f
 
 from millstream.diff.bag import BagStage
 from millstream.diff.base import delta_name, new_name
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # up to so many rows in all, one task beats several
 MAX_TINY_ROWS = 200_000
+# a longer list of values takes longer to plan than it saves
+MAX_PROBE_VALUES = 10_000
 _RESULTS = {CHANGES, RECOMPUTED, NET, REMOVED}
 
 
@@ -164,6 +167,8 @@ class StageRun:
             if step.only_if is not None and not _has_more(results[step.only_if]):
                 continue
             with self.cost.timing("compute"):
+                if step.name == REMOVED:
+                    self._narrow_state(results[NET])
                 frame = self.worker.spark.sql(self._sql(step.relation))
                 rows = results[step.name] = frame.persist() if self.is_large else _collect(frame)
             later = {t for s in steps[position + 1 :] for t in _tables(s.relation)}
@@ -172,6 +177,16 @@ class StageRun:
                 bound = _frame(self.worker, rows)
                 self.worker.bind(step.name, bound if self.is_large else bound.coalesce(1))
         return {name: rows for name, rows in results.items() if name in _RESULTS}
+
+    def _narrow_state(self, net: Rows) -> None:
+        """Have the scan of a large bag drop most rows by one column, before they are compared in all columns."""
+        if self.cost.scale is not Scale.SMALL or not isinstance(net, pa.Table):
+            return
+        probe = _probe(net.filter(net[MORE.name]), [c.name for c in self.layout.columns])
+        if probe is not None:
+            name, values = probe
+            frame = self.worker.store.read_located(self.path, self.version, [c.name for c in self.layout.columns])
+            self.worker.bind(STATE, frame.where(f.col(quote(name)).isin(values)))
 
     def _sql(self, relation: Relation) -> str:
         return to_sql(render(relation), hints=self.cost.scale is Scale.SMALL)
@@ -187,6 +202,19 @@ def _collect(frame: DataFrame) -> pa.Table:
 
 def _frame(worker: Worker, rows: Rows) -> DataFrame:
     return worker.spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
+
+
+def _probe(going: pa.Table, names: Sequence[str]) -> tuple[str, list[object]] | None:
+    """The column with the most distinct values among those a scan compares cheaply, and its values."""
+    best: tuple[str, list[object]] | None = None
+    for name in names:
+        column = going[name]
+        if column.null_count or not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
+            continue
+        values = pc.unique(column).to_pylist()
+        if len(values) <= MAX_PROBE_VALUES and (best is None or len(values) > len(best[1])):
+            best = name, values
+    return best
 
 
 def _has_more(rows: Rows) -> bool:

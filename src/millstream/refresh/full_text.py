@@ -11,7 +11,7 @@ from millstream.engine.worker import Scale, Worker
 from millstream.lake import Compiled
 from millstream.naming import quote
 from millstream.refresh.inputs import BoundInput
-from millstream.sql.text import TableReference, bind_current_time, exchange_tables
+from millstream.sql.text import bind_current_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,24 +25,7 @@ def run_text(
     for name, source in inputs.items():
         columns = [c.name for c in compiled.sources[name].columns]
         worker.bind(new_name(name), source.delta.contents(worker.store, source.new, columns))
-    text = _over_views(compiled.query, compiled)
+    text = compiled.over({name: quote(new_name(name)) for name in compiled.sources})
     if compiled.follows_time:
         text = bind_current_time(text, int(data_timestamp.timestamp() * 1_000_000))
     return worker.spark.sql(text)
-
-
-def _over_views(text: str, compiled: Compiled) -> str:
-    def replacement(reference: TableReference) -> str:
-        name = _name_of(reference)
-        if name in compiled.views:
-            return f"({_over_views(compiled.views[name], compiled)}\n)"
-        return quote(new_name(name))
-
-    return exchange_tables(text, replacement)
-
-
-def _name_of(reference: TableReference) -> str:
-    parts = [p.lower() for p in reference.parts]
-    if parts[0] == "spark_catalog":
-        parts = parts[1:]
-    return ".".join(parts[1:] if parts[0] == "default" and len(parts) > 1 else parts)

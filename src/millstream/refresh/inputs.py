@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millstream.catalog import Catalog
-from millstream.catalog.models import ObjectKind, SourceKind, StreamTable
+from millstream.catalog.models import LakeObject, ObjectKind, SourceKind, StreamTable
 from millstream.engine.storage import DeltaStore, RangeKind, RangeSummary
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
@@ -43,21 +43,26 @@ class BoundInput:
         return InputFacts(self.delta.id, change, summary.changed_rows, rows, summary.reason), summary
 
 
-def base_tables(catalog: Catalog, tables: tuple[StreamTable, ...]) -> dict[str, str]:
-    """The lake's own tables behind some stream tables, with their paths.
+def base_tables(catalog: Catalog, tables: tuple[StreamTable, ...]) -> dict[str, LakeObject]:
+    """The lake's own tables behind some stream tables.
 
     Raises:
         MillstreamError: SOURCE_MISSING if one was dropped.
     """
-    paths: dict[str, str] = {}
+    found: dict[str, LakeObject] = {}
     for table in tables:
         for dependency in table.definition.dependencies:
-            if dependency.kind is SourceKind.TABLE and dependency.name not in paths:
-                paths[dependency.name] = _path(catalog, dependency.name, table)
-    return paths
+            if dependency.kind is SourceKind.TABLE and dependency.name not in found:
+                found[dependency.name] = _object(catalog, dependency.name, table)
+    return found
 
 
-def _path(catalog: Catalog, name: str, table: StreamTable) -> str:
+def paths_of(tables: Mapping[str, LakeObject]) -> dict[str, str]:
+    """Where refreshes read tables: where they lie, or where they are landed."""
+    return {name: str(t.details.get("landing") or t.location) for name, t in tables.items()}
+
+
+def _object(catalog: Catalog, name: str, table: StreamTable) -> LakeObject:
     found = catalog.lake_object(ObjectKind.TABLE, TableName.parse(name))
     if found is None or not found.location:
         raise MillstreamError(
@@ -65,7 +70,7 @@ def _path(catalog: Catalog, name: str, table: StreamTable) -> str:
             f"{table.name} reads {name}, which was dropped",
             hint=f"create {name} again, or drop {table.name}",
         )
-    return found.location
+    return found
 
 
 def bind_inputs(

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Protocol
 
 from pyspark.errors import PySparkException
 
 from millstream.catalog import Catalog
-from millstream.catalog.models import Intent, NoData, RefreshOutcome, RefreshStart, Stage, StreamTable
+from millstream.catalog.models import Intent, LakeObject, NoData, RefreshOutcome, RefreshStart, Stage, StreamTable
 from millstream.diff.bag import BagStage
 from millstream.engine.storage import RangeKind, RangeSummary, Txn
 from millstream.engine.worker import Worker
@@ -34,7 +35,7 @@ from millstream.sources.delta import DeltaInput
 # a change feed of more rows is computed and merged inside Spark
 MAX_DRIVER_ROWS = 2_000_000
 _RECOMPUTING = {Action.FULL, Action.REINITIALIZE}
-_OTHER_TABLE = {RangeKind.RECREATED, RangeKind.SCHEMA_CHANGED}
+_INCREMENTAL = {Action.DIFFERENTIAL, Action.APPEND_ONLY}
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,35 @@ class Request:
     mode: RefreshMode | None = None
 
 
+class Definitions(Protocol):
+    """What a refresh asks about a table's query."""
+
+    def compiled(self, table: StreamTable) -> Compiled:
+        """The compiled query."""
+
+    def outdated(
+        self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
+    ) -> str | None:
+        """What among the things a table reads is no longer what its query was compiled for."""
+
+    def rebind(self, table: StreamTable, reason: str) -> tuple[StreamTable, Compiled]:
+        """The query compiled anew over what it reads now."""
+
+    def restore(self, table: StreamTable) -> None:
+        """Undo `rebind`."""
+
+    def settle(self, table: StreamTable) -> None:
+        """Let go of what an earlier definition has stored."""
+
+    def watch(
+        self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
+    ) -> None:
+        """Have the sources record their changes."""
+
+    def land(self, item: LakeObject) -> None:
+        """Copy a table that records no changes into the lake."""
+
+
 class Runner:
     """Runs refreshes on the calling thread's worker; the caller holds the table's lock."""
 
@@ -59,14 +89,14 @@ class Runner:
         catalog: Catalog,
         worker: Worker,
         settings: Settings,
-        rebind: Callable[[StreamTable], tuple[StreamTable, Compiled]],
+        definitions: Definitions,
         clock: Callable[[], datetime],
         progress: Progress,
     ) -> None:
         self._catalog = catalog
         self._worker = worker
         self._settings = settings
-        self._rebind = rebind
+        self._definitions = definitions
         self._clock = clock
         self._progress = progress
 
@@ -80,16 +110,27 @@ class Runner:
         try:
             self._worker.use(request.table.definition.settings)
             request = replace(request, table=self.recover(request))
+            before, seen = request.table, (request.paths, request.base_versions)
+            if reason := self._definitions.outdated(before, request.compiled, *seen):
+                table, compiled = self._definitions.rebind(before, reason)
+                request = replace(request, table=table, compiled=compiled)
+            self._definitions.watch(request.table, request.compiled, *seen)
             plan = self._plan(request)
-            if plan.needs_rebinding:
-                table, compiled = self._rebind(request.table)
-                plan = self._plan(replace(request, table=table, compiled=compiled))
         except MillstreamError as error:
             self._record_failure(request, error, started_at)
             raise
         if plan.choice.action is Action.NO_DATA:
-            return self._no_data(plan, started, started_at)
-        return self._run(plan, started)
+            result = self._no_data(plan, started, started_at)
+        else:
+            try:
+                result = self._run(plan, started)
+            except BaseException:
+                if request.table is not before:
+                    self._definitions.restore(before)
+                raise
+        if "previous" in request.table.definition.body:
+            self._definitions.settle(request.table)
+        return result
 
     # Planning
 
@@ -107,14 +148,23 @@ class Runner:
             inputs=[facts for facts, _ in found.values()],
             is_monotone=_is_monotone(compiled),
             follows_time=compiled.follows_time,
-            reinit_reason=_reinit_reason(table, compiled),
+            reinit_reason=_reinit_reason(table),
             max_change_ratio=self._settings.differential_max_change_ratio,
             history=self._measured(table) if mode is RefreshMode.AUTO else (),
         )
         summaries = {name: summary for name, (_, summary) in found.items() if summary is not None}
-        rebinding = table.is_populated and any(s.kind in _OTHER_TABLE for s in summaries.values())
-        choice = Choice(Action.REINITIALIZE, "") if rebinding and not table.needs_reinit else choose(facts)
-        return _Plan(request, inputs, facts.inputs, summaries, choice, rebinding and not table.needs_reinit)
+        choice = choose(facts)
+        if choice.action in _INCREMENTAL and (reason := self._moved_on(table)):
+            choice = choose(replace(facts, reinit_reason=reason))
+        return _Plan(request, inputs, facts.inputs, summaries, choice)
+
+    def _moved_on(self, table: StreamTable) -> str | None:
+        """Why a delta cannot be applied: a stored table is not what the catalog says, e.g. since that was restored."""
+        for stage in table.stages:
+            known, now = _stored_version(stage), self._worker.store.version(stage.path)
+            if known != now and self._worker.store.classify(stage.path, known, now).kind is not RangeKind.NOTHING:
+                return f"STORED_CHANGED: the stored table is at version {now}, the catalog knows {known}"
+        return None
 
     def _measured(self, table: StreamTable) -> list[Measured]:
         measured: list[Measured] = []
@@ -385,8 +435,6 @@ class _Plan:
     facts: Sequence[InputFacts]
     summaries: Mapping[str, RangeSummary]
     choice: Choice
-    needs_rebinding: bool = False
-    """Whether a source is another table than the query was compiled for."""
 
     @property
     def frontier(self) -> dict[str, int]:
@@ -404,12 +452,8 @@ def _is_monotone(compiled: Compiled) -> bool:
     return len(stages) == 1 and isinstance(stages[0].stage, BagStage) and stages[0].stage.is_monotone
 
 
-def _reinit_reason(table: StreamTable, compiled: Compiled) -> str | None:
-    if table.needs_reinit:
-        return table.reinit_reason or "REINIT: marked for reinitialisation"
-    if table.is_populated and table.definition.body["fingerprint"] != compiled.fingerprint:
-        return "LAYOUT: the stored table was made by another version of millstream"
-    return None
+def _reinit_reason(table: StreamTable) -> str | None:
+    return (table.reinit_reason or "REINIT: marked for reinitialisation") if table.needs_reinit else None
 
 
 def _stage_input(name: str, stage: Stage, outputs: tuple[str, ...], old: int | None, new: int) -> BoundInput:

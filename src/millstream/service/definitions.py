@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 import uuid
-import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import (
     Definition,
     Dependency,
+    LakeObject,
     NewStreamTable,
     ObjectKind,
     SourceKind,
@@ -26,14 +27,17 @@ from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled, Lake, compile_query
 from millstream.lake.objects import fingerprint
 from millstream.naming import TableName, quote
-from millstream.ops import Column
 from millstream.results import RefreshMode, Status
 from millstream.scheduler.schedule import Schedule
+from millstream.service.notices import ChangeFeedWarning, FullRefreshWarning, NoticeWarning, tell
+from millstream.service.recorded import AsItIs, AsRecorded
 from millstream.settings import Settings
-from millstream.sql.sources import Source, View
+from millstream.sql.sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+_OBJECTS = {SourceKind.VIEW: ObjectKind.VIEW, SourceKind.FUNCTION: ObjectKind.FUNCTION}
 
 
 class Definitions:
@@ -44,56 +48,115 @@ class Definitions:
         self._catalog = catalog
         self._workers = workers
         self._settings = settings
-        self._cache: dict[tuple[str, int], tuple[int, Compiled]] = {}
+        self._cache: dict[tuple[str, str], Compiled] = {}
+        self._current_at: dict[tuple[str, str], int] = {}
 
     # Compiling
 
     def compile(self, query: str, mode: RefreshMode, dialect: str | None = None) -> Compiled:
-        """Compile a query against the lake as it is now."""
+        """Compile a query against the lake as it is now, under the settings of the user's session."""
         _check_dialect(dialect)
         self._lake.sync()
-        return compile_query(query, mode, _Recording(self._lake, self._settings), self._workers.here().analyzer)
+        worker = self._workers.here()
+        worker.use(self._workers.semantics())
+        sources = AsItIs(self._lake, self._feed_obstacle)
+        return compile_query(query, mode, sources, worker.analyzer, self._functions(query, sources))
 
     def compiled(self, table: StreamTable) -> Compiled:
-        """The compiled definition of a table, over the columns its sources had when it was created."""
-        key, generation = (table.id, table.definition_version), self._catalog.generation()
-        cached = self._cache.get(key)
-        if cached is not None and (cached[0] == generation or self._views_are_current(table)):
-            self._cache[key] = (generation, cached[1])
-            return cached[1]
-        if not self._views_are_current(table):
-            return self.rebind(table)[1]
+        """The compiled definition of a table, over what its sources and views were when it was made."""
+        key = _key(table)
+        if key not in self._cache:
+            recorded = AsRecorded(table.definition.body)
+            functions = table.definition.body["functions"]
+            self._cache[key] = self._compile_again(table, table.refresh_mode, recorded, functions)
+        return self._cache[key]
+
+    def _compile_again(
+        self, table: StreamTable, mode: RefreshMode, sources: AsItIs | AsRecorded, functions: Mapping[str, str]
+    ) -> Compiled:
         self._lake.sync()
         worker = self._workers.here()
         worker.use(table.definition.settings)
-        sources = _AsRecorded(self._lake, self._settings, table.definition.body["sources"])
-        compiled = compile_query(table.definition.original_query, table.refresh_mode, sources, worker.analyzer)
-        self._cache[key] = (generation, compiled)
-        return compiled
+        return compile_query(
+            table.definition.original_query,
+            mode,
+            sources,
+            worker.analyzer,
+            functions,
+            is_new=False,
+            is_faithful=table.definition.body["is_faithful"],
+        )
 
-    def _views_are_current(self, table: StreamTable) -> bool:
-        for dependency in table.definition.dependencies:
-            if dependency.kind is SourceKind.VIEW:
-                view = self._catalog.lake_object(ObjectKind.VIEW, TableName.parse(dependency.name))
-                if view is None or view.fingerprint != dependency.fingerprint:
-                    return False
-        return True
+    def _functions(self, query: str, sources: AsItIs) -> dict[str, str]:
+        return self._lake.functions_in([query, *sources.view_texts(query)])
 
-    def rebind(self, table: StreamTable) -> tuple[StreamTable, Compiled]:
-        """Compile a definition anew after a source's columns, or a view, changed; the next refresh starts over.
+    # Following what a definition reads
+
+    def outdated(
+        self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
+    ) -> str | None:
+        """What among the things a table reads is no longer what its definition was compiled for."""
+        if table.definition.body["fingerprint"] != compiled.fingerprint:
+            return "LAYOUT: the stored table was made by another version of millstream"
+        generation, key = self._catalog.generation(), _key(table)
+        if self._current_at.get(key) != generation:
+            for dependency in table.definition.dependencies:
+                if change := self._change_of(dependency):
+                    return f"SOURCE_CHANGED: {dependency.name} {change}"
+            self._current_at[key] = generation
+        is_empty = table.public_stage.version is None
+        for source in compiled.sources.values():
+            version = versions.get(source.id)
+            if version is None or (version == table.frontier.get(source.id) and not is_empty):
+                continue
+            if change := self._misfit(source, compiled, table, paths[source.id], version):
+                return f"SOURCE_CHANGED: {source.id} {change}"
+        return None
+
+    def _change_of(self, dependency: Dependency) -> str | None:
+        """By what the catalog says: of the views, functions and stream tables, and of where tables lie."""
+        name = TableName.parse(dependency.name)
+        if dependency.kind is SourceKind.STREAM_TABLE:
+            upstream = self._catalog.find(name)
+            same = upstream is not None and _fingerprint_of(upstream) == dependency.fingerprint
+            return None if same else "has another definition"
+        if dependency.kind is SourceKind.TABLE:
+            found = self._catalog.lake_object(ObjectKind.TABLE, name)
+            return "lies elsewhere" if found is not None and _place(found) != dependency.source_id else None
+        found = self._catalog.lake_object(_OBJECTS[dependency.kind], name)
+        if found is None:
+            return "was dropped"
+        return None if found.fingerprint == dependency.fingerprint else "was replaced"
+
+    def _misfit(self, source: Source, compiled: Compiled, table: StreamTable, path: str, version: int) -> str | None:
+        """By what the table says: it must be the same one, and the columns in use what they were."""
+        snapshot = self._workers.here().store.snapshot(path, version)
+        if snapshot.table_id != table.definition.body["sources"][source.id].get("table_id", snapshot.table_id):
+            return "was replaced by another table"
+        now = {name.lower(): type_ for name, type_, _ in snapshot.schema}
+        before = {c.name.lower(): c.type for c in source.columns}
+        for column in compiled.used_columns[source.id]:
+            if column.lower() not in now:
+                return f"has lost its column {column}"
+            if now[column.lower()] != before[column.lower()]:
+                return f"has changed its column {column} from {before[column.lower()]} to {now[column.lower()]}"
+        return None
+
+    def rebind(self, table: StreamTable, reason: str) -> tuple[StreamTable, Compiled]:
+        """Compile a definition anew after what it reads has changed; the next refresh starts over.
+
+        The stored table stays if its layout does, else the old one stays readable until `settle`.
 
         Raises:
             MillstreamError: SOURCE_CHANGED if the query no longer fits; the table is then in ERROR.
         """
-        self._lake.sync()
-        recorded = table.definition.body["sources"]
-        worker = self._workers.here()
-        worker.use(table.definition.settings)
         try:
-            sources = _AsRecorded(self._lake, self._settings, recorded, may_change=True)
-            compiled = compile_query(table.definition.original_query, table.refresh_mode, sources, worker.analyzer)
+            live = AsItIs(self._lake, self._feed_obstacle, table.definition.body["sources"])
+            functions = self._functions(table.definition.original_query, live)
+            compiled = self._compile_again(table, table.refresh_mode, live, functions)
             if [c.name for c in compiled.columns] != [n for n, _ in table.definition.columns]:
                 raise MillstreamError(Code.SOURCE_CHANGED, "the query now has other output columns")
+            self._switch_feeds_on(compiled)
         except MillstreamError as cause:
             error = MillstreamError(
                 Code.SOURCE_CHANGED,
@@ -102,21 +165,51 @@ class Definitions:
             )
             self._catalog.set_error(table.id, f"{error.code}: {error.message}")
             raise error from cause
-        stages = self._create_storage(table.name, compiled)
-        definition = self._definition(compiled, table.definition.dialect, table.definition.settings)
-        updated = self._catalog.recompile_stream_table(table.id, definition, stages)
-        self._catalog.mark_needs_reinit(table.id, "SOURCE_CHANGED: columns or a view it reads changed")
-        found = self._catalog.find_by_id(updated.id)
+        stages = self._new_stages(table, compiled)
+        definition = self._definition(compiled, table.definition.dialect, table.definition.settings, table)
+        self._catalog.recompile_stream_table(table.id, definition, stages)
+        self._catalog.mark_needs_reinit(table.id, reason)
+        found = self._catalog.find_by_id(table.id)
         assert found is not None
-        self._cache[(table.id, found.definition_version)] = (self._catalog.generation(), compiled)
-        self._remove_storage(table.stages)
+        self._cache[_key(found)] = compiled
         return found, compiled
 
-    # Creating
+    def restore(self, table: StreamTable) -> None:
+        """Undo `rebind` after the refresh that needed it has failed."""
+        now = self._catalog.find_by_id(table.id)
+        if now is None or now.public_stage.path == table.public_stage.path:
+            return
+        self._catalog.recompile_stream_table(table.id, table.definition, table.stages)
+        self._remove_storage(now.stages)
 
-    def create(
-        self, name: TableName, query: str, schedule: str, mode: RefreshMode, dialect: str | None
-    ) -> tuple[StreamTable, Compiled]:
+    def settle(self, table: StreamTable) -> None:
+        """Show what a new definition has loaded, and remove what earlier ones, or crashes, have left."""
+        body = {k: v for k, v in table.definition.body.items() if k != "previous"}
+        self._catalog.recompile_stream_table(table.id, replace(table.definition, body=body))
+        self._lake.sync()
+        root = self._lake.root / "stream_tables"
+        for directory in root.glob(f"{table.name}-????????"):
+            if str(directory) not in {str(Path(s.path).parent) for s in table.stages}:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def watch(
+        self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
+    ) -> None:
+        """Have the sources record their changes again, should somebody have switched that off."""
+        store, is_allowed = self._workers.here().store, self._settings.enable_change_data_feed
+        for name in compiled.sources if compiled.is_incremental and is_allowed else ():
+            moved = name in versions and table.frontier.get(name) != versions[name]
+            if moved and not store.snapshot(paths[name], versions[name]).has_change_feed:
+                self._switch_on(name, paths[name])
+
+    def land(self, item: LakeObject) -> None:
+        """Copy a table that records no changes into the lake."""
+        self._lake.sync()
+        self._lake.land(item)
+
+    # Creating, altering, dropping
+
+    def create(self, name: TableName, query: str, schedule: str, mode: RefreshMode, dialect: str | None) -> StreamTable:
         """Record a stream table with empty stored tables; it is filled by its first refresh."""
         parsed = Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds)
         self._lake.sync()
@@ -144,17 +237,19 @@ class Definitions:
         except BaseException:
             self._remove_storage(stages)
             raise
-        self._cache[(table.id, table.definition_version)] = (self._catalog.generation(), compiled)
+        self._cache[_key(table)] = compiled
         self._lake.sync()
-        return table, compiled
+        _tell_about(name, compiled, mode)
+        return table
 
     def redefine(self, table: StreamTable, query: str, mode: RefreshMode | None = None) -> StreamTable:
-        """Give a stream table another query, or another mode; it and its readers are reinitialised at their next refresh.
+        """Give a stream table another query; it and its readers are reinitialised at their next refresh.
 
         Raises:
             MillstreamError: INCOMPATIBLE_CHANGE if the columns differ and something reads it; CYCLE.
         """
         compiled = self.compile(query, mode or table.refresh_mode)
+        self._refuse_cycle(table, compiled)
         old = [(n.lower(), t) for n, t in table.definition.columns]
         readers = self._catalog.dependents(table.name)
         if readers and [(c.name.lower(), c.type) for c in compiled.columns] != old:
@@ -163,19 +258,35 @@ class Definitions:
                 f"the new query has other columns, and {', '.join(map(str, readers))} read {table.name}",
                 hint="keep the names and types of the columns, or drop the readers first",
             )
-        self._refuse_cycle(table, compiled)
         self._switch_feeds_on(compiled)
-        stages = self._create_storage(table.name, compiled)
+        return self._replace(table, compiled, self._workers.semantics(), mode)
+
+    def change_mode(self, table: StreamTable, mode: RefreshMode) -> StreamTable:
+        """Give a stream table another refresh mode; it starts over only where it has to be stored otherwise."""
+        functions = table.definition.body["functions"]
+        recorded = AsRecorded(table.definition.body)
+        compiled = self._compile_again(table, mode, recorded, functions)
+        self._switch_feeds_on(compiled)
+        if compiled.fingerprint == table.definition.body["fingerprint"]:
+            return self._catalog.alter_stream_table(table.name, refresh_mode=mode)
+        return self._replace(table, compiled, table.definition.settings, mode)
+
+    def _replace(
+        self, table: StreamTable, compiled: Compiled, semantics: Mapping[str, str], mode: RefreshMode | None
+    ) -> StreamTable:
+        stages = self._new_stages(table, compiled)
         try:
-            definition = self._definition(compiled, table.definition.dialect, self._workers.semantics())
+            definition = self._definition(compiled, table.definition.dialect, semantics, table)
             updated = self._catalog.alter_stream_table(
                 table.name, refresh_mode=mode, definition=definition, stages=stages
             )
         except BaseException:
-            self._remove_storage(stages)
+            if stages is not None:
+                self._remove_storage(stages)
             raise
-        self._remove_storage(table.stages)
+        self._cache[_key(updated)] = compiled
         self._lake.sync()
+        _tell_about(table.name, compiled, mode or table.refresh_mode)
         return updated
 
     def drop(self, name: TableName, *, cascade: bool) -> tuple[StreamTable, ...]:
@@ -187,53 +298,79 @@ class Definitions:
         return dropped
 
     def _refuse_cycle(self, table: StreamTable, compiled: Compiled) -> None:
-        if str(table.name) in compiled.sources:
-            raise MillstreamError(Code.CYCLE, f"{table.name} would read itself", hint="read its sources instead")
+        """Before anything else is said about the new query; the catalog checks again when it is recorded."""
+        pending, seen = list(compiled.sources), set[str]()
+        while pending:
+            name = pending.pop()
+            if name == str(table.name):
+                raise MillstreamError(Code.CYCLE, f"{table.name} would read itself", hint="read its sources instead")
+            if name not in seen:
+                seen.add(name)
+                upstream = self._catalog.find(TableName.parse(name))
+                pending += [d.name for d in upstream.definition.dependencies] if upstream else []
 
     # The catalog's record
 
-    def _definition(self, compiled: Compiled, dialect: str, semantics: Mapping[str, str]) -> Definition:
+    def _definition(
+        self, compiled: Compiled, dialect: str, semantics: Mapping[str, str], before: StreamTable | None = None
+    ) -> Definition:
         dependencies: list[Dependency] = []
         recorded: dict[str, object] = {}
         for source in compiled.sources.values():
-            name = TableName.parse(source.id)
-            upstream = self._catalog.find(name)
-            entry: dict[str, object] = {"columns": [[c.name, c.type] for c in source.columns]}
-            if upstream is not None:
-                kind, where = SourceKind.STREAM_TABLE, upstream.id
-            else:
-                table = self._catalog.lake_object(ObjectKind.TABLE, name)
-                assert table is not None
-                kind, where = SourceKind.TABLE, table.location or ""
-                if table.provider == "delta":
-                    entry["table_id"] = self._workers.here().store.snapshot(where).table_id
-            recorded[source.id] = entry
-            dependencies.append(
-                Dependency(
-                    kind=kind, name=source.id, source_id=where, columns_used=compiled.used_columns.get(source.id, ())
-                )
-            )
-        dependencies += [
-            Dependency(kind=SourceKind.VIEW, name=n, source_id=n, fingerprint=fingerprint(text))
-            for n, text in compiled.views.items()
-        ]
+            recorded[source.id], dependency = self._recorded(source, compiled)
+            dependencies.append(dependency)
+        for kind, texts in ((SourceKind.VIEW, compiled.views), (SourceKind.FUNCTION, compiled.functions)):
+            for name in texts:
+                found = self._catalog.lake_object(_OBJECTS[kind], TableName.parse(name))
+                mark = found.fingerprint if found else ""
+                dependencies.append(Dependency(kind=kind, name=name, source_id=name, fingerprint=mark))
         public = compiled.layouts[-1]
+        body = {
+            "stamp": uuid.uuid4().hex,
+            "outputs": list(public.outputs),
+            "hides_rows": public.hides_rows,
+            "fingerprint": compiled.fingerprint,
+            "is_faithful": compiled.is_faithful,
+            "sources": recorded,
+            "views": dict(compiled.views),
+            "functions": dict(compiled.functions),
+            "names": [[list(parts), name] for parts, name in compiled.names.items()],
+            "reasons": list(compiled.reasons),
+        }
+        if before is not None and before.is_populated:
+            body["previous"] = _shown(before)
         return Definition(
             original_query=compiled.query,
             dialect=dialect,
-            body={
-                "outputs": list(public.outputs),
-                "hides_rows": public.hides_rows,
-                "fingerprint": compiled.fingerprint,
-                "sources": recorded,
-                "reasons": list(compiled.reasons),
-            },
+            body=body,
             settings=dict(semantics),
             columns=tuple((c.name, c.type) for c in compiled.columns),
             dependencies=tuple(dependencies),
+            functions_used=tuple(compiled.functions),
         )
 
+    def _recorded(self, source: Source, compiled: Compiled) -> tuple[dict[str, object], Dependency]:
+        name = TableName.parse(source.id)
+        entry: dict[str, object] = {"columns": [[c.name, c.type] for c in source.columns], "obstacle": source.obstacle}
+        upstream = self._catalog.find(name)
+        mark = ""
+        if upstream is not None:
+            kind, where, mark = SourceKind.STREAM_TABLE, upstream.id, _fingerprint_of(upstream)
+        else:
+            table = self._catalog.lake_object(ObjectKind.TABLE, name)
+            assert table is not None
+            kind, where = SourceKind.TABLE, _place(table)
+            if table.provider == "delta":
+                entry["table_id"] = self._workers.here().store.snapshot(where).table_id
+        used = compiled.used_columns.get(source.id, ())
+        return entry, Dependency(kind=kind, name=source.id, source_id=where, columns_used=used, fingerprint=mark)
+
     # Stored tables
+
+    def _new_stages(self, table: StreamTable, compiled: Compiled) -> tuple[Stage, ...] | None:
+        """Stored tables for another definition; None if those of the present one suit it."""
+        same = compiled.fingerprint == table.definition.body["fingerprint"]
+        return None if same else self._create_storage(table.name, compiled)
 
     def _create_storage(self, name: TableName, compiled: Compiled) -> tuple[Stage, ...]:
         root = self._lake.root / "stream_tables" / f"{name}-{uuid.uuid4().hex[:8]}"
@@ -260,6 +397,8 @@ class Definitions:
             if parent.is_relative_to(self._lake.root / "stream_tables"):
                 shutil.rmtree(parent, ignore_errors=True)
 
+    # Change data feeds
+
     def _switch_feeds_on(self, compiled: Compiled) -> None:
         """Have the sources record their changes, and say so: it alters the user's table."""
         if not compiled.is_incremental:
@@ -267,52 +406,67 @@ class Definitions:
         store = self._workers.here().store
         for source in compiled.sources.values():
             table = self._catalog.lake_object(ObjectKind.TABLE, TableName.parse(source.id))
-            if table is not None and table.location and not store.snapshot(table.location).has_change_feed:
-                store.enable_change_data_feed(table.location)
-                warnings.warn(
-                    f"the change data feed of {source.id} was switched on (delta.enableChangeDataFeed); "
-                    "set enable_change_data_feed = false to forbid this",
-                    ChangeFeedWarning,
-                    stacklevel=5,
+            if table is None or not table.location or store.snapshot(table.location).has_change_feed:
+                continue
+            if not self._settings.enable_change_data_feed:
+                raise MillstreamError(
+                    Code.SOURCE_NO_CHANGE_FEED,
+                    f"the change data feed of {source.id} is off, and enable_change_data_feed forbids switching it on",
+                    hint=f"ALTER TABLE {source.id} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)",
                 )
+            self._switch_on(source.id, table.location)
+
+    def _switch_on(self, name: str, path: str) -> None:
+        self._workers.here().store.enable_change_data_feed(path)
+        tell(
+            f"the change data feed of {name} was switched on (delta.enableChangeDataFeed); "
+            "set enable_change_data_feed = false to forbid this",
+            ChangeFeedWarning,
+        )
+
+    def _feed_obstacle(self, name: str) -> str | None:
+        """Why a Delta table's changes cannot be read; None where they can, or can be made to."""
+        table = self._catalog.lake_object(ObjectKind.TABLE, TableName.parse(name))
+        if self._settings.enable_change_data_feed or table is None or not table.location:
+            return None
+        if self._workers.here().store.snapshot(table.location).has_change_feed:
+            return None
+        return "its change data feed is off, and enable_change_data_feed forbids switching it on"
 
 
-class ChangeFeedWarning(UserWarning):
-    """A source table was altered so that it records its changes."""
+def _key(table: StreamTable) -> tuple[str, str]:
+    return table.id, str(table.definition.body["stamp"])
 
 
-class _Recording:
-    """The lake as sources, with whether each table records its changes."""
-
-    def __init__(self, lake: Lake, settings: Settings) -> None:
-        self._lake = lake
-        self._settings = settings
-
-    def find(self, parts: Sequence[str]) -> Source | View | None:
-        return self._lake.find(parts)
+def _place(table: LakeObject) -> str:
+    """Where a refresh reads a table: where it lies, or where it is landed."""
+    return str(table.details.get("landing") or table.location or "")
 
 
-class _AsRecorded(_Recording):
-    """The lake as it was when a definition was made: later columns are not seen, so that `*` keeps its meaning."""
+def _fingerprint_of(upstream: StreamTable) -> str:
+    """Changes when a stream table's readers must start over: it has other columns, or is stored elsewhere."""
+    return fingerprint(upstream.id, upstream.public_stage.path, str(upstream.definition.columns))
 
-    def __init__(
-        self, lake: Lake, settings: Settings, recorded: Mapping[str, Mapping[str, object]], *, may_change: bool = False
-    ) -> None:
-        super().__init__(lake, settings)
-        self._recorded = recorded
-        self._may_change = may_change
 
-    def find(self, parts: Sequence[str]) -> Source | View | None:
-        found = super().find(parts)
-        if not isinstance(found, Source) or found.id not in self._recorded:
-            return found
-        columns = self._recorded[found.id]["columns"]
-        assert isinstance(columns, list)
-        if not self._may_change:
-            return Source(found.id, tuple(Column(n, t) for n, t in columns))
-        now = {c.name.lower(): c for c in found.columns}
-        kept = tuple(now[n.lower()] for n, _ in columns if n.lower() in now)
-        return Source(found.id, kept)
+def _shown(table: StreamTable) -> Mapping[str, Any]:
+    """What a table's view shows, kept for readers until another definition is loaded."""
+    body = table.definition.body
+    if table.public_stage.version is None and "previous" in body:
+        previous: Mapping[str, Any] = body["previous"]
+        return previous
+    return {
+        "path": table.public_stage.path,
+        "outputs": body["outputs"],
+        "hides_rows": body["hides_rows"],
+        "columns": [name for name, _ in table.definition.columns],
+    }
+
+
+def _tell_about(name: TableName, compiled: Compiled, mode: RefreshMode) -> None:
+    if mode is RefreshMode.AUTO and compiled.reasons:
+        tell(f"{name} will be recomputed at each refresh: {'; '.join(compiled.reasons)}", FullRefreshWarning)
+    for notice in compiled.notices:
+        tell(notice, NoticeWarning)
 
 
 def _check_dialect(dialect: str | None) -> None:

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from millstream.catalog import Catalog
 from millstream.catalog.facade import utc_now
-from millstream.catalog.models import StreamTable
+from millstream.catalog.models import SourceKind, StreamTable
 from millstream.engine.analyzer import explained
 from millstream.engine.session import adopt_session, close_session, create_session, use_lake
 from millstream.engine.worker import Workers
@@ -20,7 +20,7 @@ from millstream.lake import Lake
 from millstream.naming import TableName
 from millstream.refresh.coordinator import Coordinator
 from millstream.refresh.full_text import run_text
-from millstream.refresh.inputs import base_tables, bind_inputs
+from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
 from millstream.refresh.locks import locks_for
 from millstream.refresh.verify import compare
 from millstream.results import (
@@ -102,10 +102,11 @@ class Millstream:
         self._settings = settings
         self._definitions = Definitions(self._lake, self._catalog, self._workers, settings)
         self._statements = Statements(self, self._lake, self._catalog, settings, self.spark)
+        self._locks = locks_for(self._catalog, root)
         self._coordinator = Coordinator(
             self._catalog,
             self._workers,
-            locks_for(self._catalog, root),
+            self._locks,
             settings,
             self._definitions,
             self._clock,
@@ -114,6 +115,7 @@ class Millstream:
 
     def close(self) -> None:
         """Give the session and the catalog back."""
+        self._locks.close()
         self._catalog.close()
         if self._owns_session:
             close_session(self.spark)
@@ -160,7 +162,7 @@ class Millstream:
         """Declare a query whose result is kept up to date, and load it unless `initialize` is false.
 
         Raises:
-            MillstreamError: NAME_TAKEN, SCHEDULE_INVALID, MODE_INVALID, UNSUPPORTED_SQL, or what is wrong with the query.
+            MillstreamError: NAME_TAKEN, SCHEDULE_INVALID, MODE_INVALID, UNSUPPORTED_SQL, or what else is wrong.
         """
         parsed = TableName.parse(name)
         self._definitions.create(parsed, query, schedule, parse_mode(refresh_mode), dialect)
@@ -191,9 +193,10 @@ class Millstream:
         """Change a stream table; None leaves a thing as it is. A new query starts over at the next refresh.
 
         Raises:
-            MillstreamError: NOT_A_STREAM_TABLE, INCOMPATIBLE_CHANGE, CYCLE, SCHEDULE_INVALID, MODE_INVALID, STATUS_INVALID.
+            MillstreamError: NOT_A_STREAM_TABLE, INCOMPATIBLE_CHANGE, CYCLE, SCHEDULE_INVALID, MODE_INVALID,
+                STATUS_INVALID.
         """
-        table = self._catalog.get(TableName.parse(name))
+        parsed = TableName.parse(name)
         mode = parse_mode(refresh_mode) if refresh_mode is not None else None
         checked = (
             Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds).text
@@ -201,10 +204,15 @@ class Millstream:
             else None
         )
         new_status = parse_status(status) if status is not None else None
-        if query is not None or (mode is not None and mode is not table.refresh_mode):
-            table = self._definitions.redefine(table, query or table.definition.original_query, mode)
-        if checked is not None or new_status is not None:
-            self._catalog.alter_stream_table(table.name, schedule=checked, status=new_status)
+        if query is not None or mode is not None:
+            with self._locks.acquire([self._catalog.get(parsed).id]):  # not while it is being refreshed
+                table = self._catalog.get(parsed)
+                if query is not None:
+                    self._definitions.redefine(table, query, mode)
+                elif mode is not None and mode is not table.refresh_mode:
+                    self._definitions.change_mode(table, mode)
+        if checked is not None or new_status is not None or (query is None and mode is None):
+            self._catalog.alter_stream_table(parsed, schedule=checked, status=new_status)
 
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> None:
         """Drop a stream table, and with `cascade` those that read it.
@@ -212,7 +220,12 @@ class Millstream:
         Raises:
             MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST.
         """
-        self._definitions.drop(TableName.parse(name), cascade=cascade)
+        parsed = TableName.parse(name)
+        self._catalog.get(parsed)
+        readers = self.dag().downstream([str(parsed)]) if cascade else ()
+        ids = [t.id for n in (str(parsed), *readers) if (t := self._catalog.find(TableName.parse(n))) is not None]
+        with self._locks.acquire(ids):  # not while one of them is being refreshed
+            self._definitions.drop(parsed, cascade=cascade)
 
     # Refreshing
 
@@ -274,25 +287,40 @@ class Millstream:
 
     def dag(self) -> Dag:
         """What reads what."""
-        tables = self._catalog.list()
-        return Dag.build({str(t.name): [d.name for d in t.definition.dependencies] for t in tables})
+        return Dag.build(
+            {
+                str(table.name): [d.name for d in table.definition.dependencies if d.kind is not SourceKind.FUNCTION]
+                for table in self._catalog.list()
+            }
+        )
 
     def verify(self, name: str) -> VerifyResult:
         """Compare the contents with the query at the frontier.
 
         Raises:
-            MillstreamError: NOT_POPULATED.
+            MillstreamError: NOT_POPULATED, SOURCE_MISSING, FRONTIER_LOST.
         """
         table = self._catalog.get(TableName.parse(name))
-        if not table.is_populated or table.data_timestamp is None:
-            raise MillstreamError(Code.NOT_POPULATED, f"{name} has never been refreshed", hint="refresh it first")
-        return self._compare(table)
+        if table.data_timestamp is None or table.public_stage.version is None:
+            raise MillstreamError(
+                Code.NOT_POPULATED,
+                f"{name} has not been refreshed since it was defined",
+                hint=f"REFRESH STREAM TABLE {name}",
+            )
+        try:
+            return self._compare(table)
+        except PySparkException as e:
+            raise MillstreamError(
+                Code.FRONTIER_LOST,
+                f"{name} cannot be compared with its query at its frontier: {str(e).strip().splitlines()[0]}",
+                hint="if a source was vacuumed, refresh first",
+            ) from e
 
     def _compare(self, table: StreamTable) -> VerifyResult:
         worker, compiled = self._workers.here(), self._definitions.compiled(table)
         worker.use(table.definition.settings)
         assert table.data_timestamp is not None
-        paths = base_tables(self._catalog, (table,))
+        paths = paths_of(base_tables(self._catalog, (table,)))
         inputs = bind_inputs(self._catalog, table, compiled, dict(table.frontier), paths, at_frontier=True)
         expected = run_text(worker, compiled, inputs, table.data_timestamp)
         stage, layout = table.public_stage, compiled.layouts[-1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -19,12 +21,14 @@ from millstream.sql.statements import (
     CreateStreamTable,
     DescribeStreamTable,
     DropStreamTable,
+    Effect,
     ExplainStreamTable,
     Other,
     RefreshStreamTable,
     ShowStreamTables,
     Target,
     parse_statement,
+    relocated,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
 
     from millstream.service.facade import Millstream
 
-_READS = {"SELECT", "WITH", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "VALUES", "FROM", "TABLE"}
+_HARMLESS = {Effect.READ, Effect.SESSION}
 
 
 class Statements:
@@ -51,8 +55,8 @@ class Statements:
         """Run one statement."""
         statement = parse_statement(text)
         handlers: dict[type, Callable[[Any], DataFrame]] = {
-            CreateStreamTable: self._create,
-            AlterStreamTable: self._alter,
+            CreateStreamTable: partial(self._create, text=text),
+            AlterStreamTable: partial(self._alter, text=text),
             DropStreamTable: self._drop,
             RefreshStreamTable: self._refresh,
             ShowStreamTables: self._show,
@@ -64,23 +68,29 @@ class Statements:
 
     # millstream's own
 
-    def _create(self, s: CreateStreamTable) -> DataFrame:
+    def _create(self, s: CreateStreamTable, text: str) -> DataFrame:
         exists = self._catalog.find(s.name) is not None
         if exists and s.if_not_exists:
             return self._said(f"{s.name} exists")
         schedule, mode = s.schedule or "1m", s.refresh_mode or "AUTO"
-        if exists and s.or_replace:
-            self._facade.replace_stream_table(str(s.name), s.query, schedule=schedule, refresh_mode=mode)
-        else:
-            self._facade.create_stream_table(
-                str(s.name), s.query, schedule=schedule, refresh_mode=mode, initialize=not s.with_no_data
-            )
+        with _pointing_into(text, s.query, s.query_offset):
+            if exists and s.or_replace:
+                self._facade.replace_stream_table(str(s.name), s.query, schedule=schedule, refresh_mode=mode)
+            else:
+                self._facade.create_stream_table(
+                    str(s.name), s.query, schedule=schedule, refresh_mode=mode, initialize=not s.with_no_data
+                )
         return self._said(f"{s.name} created")
 
-    def _alter(self, s: AlterStreamTable) -> DataFrame:
-        self._facade.alter_stream_table(
-            str(s.name), query=s.query, schedule=s.set_schedule, refresh_mode=s.set_refresh_mode, status=s.set_status
-        )
+    def _alter(self, s: AlterStreamTable, text: str) -> DataFrame:
+        with _pointing_into(text, s.query, s.query_offset):
+            self._facade.alter_stream_table(
+                str(s.name),
+                query=s.query,
+                schedule=s.set_schedule,
+                refresh_mode=s.set_refresh_mode,
+                status=s.set_status,
+            )
         return self._said(f"{s.name} altered")
 
     def _drop(self, s: DropStreamTable) -> DataFrame:
@@ -94,7 +104,8 @@ class Statements:
         row = (str(r.action), r.rows_inserted, r.rows_updated, r.rows_deleted, r.duration_ms, r.reason)
         return self._frame(
             [row],
-            "action string, rows_inserted bigint, rows_updated bigint, rows_deleted bigint, duration_ms double, reason string",
+            "action string, rows_inserted bigint, rows_updated bigint, rows_deleted bigint, duration_ms double, "
+            "reason string",
         )
 
     def _show(self, _: ShowStreamTables) -> DataFrame:
@@ -145,18 +156,72 @@ class Statements:
 
     def _spark_statement(self, s: Other) -> DataFrame:
         self._lake.sync()
+        if s.effect not in _HARMLESS:
+            self._refuse_stored_files(s)
+        if s.kind == "SCHEMA":
+            return self._schema_statement(s)
         targets = [(t, name) for t in s.targets if (name := self._lake.resolve(t.parts)) and not s.temporary]
-        if s.verb not in _READS:
+        if s.effect not in _HARMLESS:
             for target, name in targets:
                 self._refuse_stream_table(s, target, name)
                 self._refuse_source_ddl(s, target, name)
+        is_kept = s.if_not_exists and any(self._lake.knows_function(name) for _, name in targets)
+        result = self._run(s)
+        for _, name in targets:
+            if not is_kept:
+                self._record(s, name)
+        return result
+
+    def _run(self, s: Other) -> DataFrame:
         try:
-            result = self._spark.sql(s.text)
+            return self._spark.sql(s.text)
         except PySparkException as e:
             raise explained(e, s.text) from e
-        for _, name in targets:
-            self._record(s, name)
+
+    def _schema_statement(self, s: Other) -> DataFrame:
+        """Schemas of the lake lie in its directory, and go with what is in them."""
+        schema = s.targets[0].schema_name() if s.targets else None
+        if s.verb == "USE":
+            raise MillstreamError(
+                Code.UNSUPPORTED_SQL,
+                "a lake has one current schema, `default`: in another process the same name would mean another table",
+                position=s.targets[0].position if s.targets else None,
+                sql=s.text,
+                hint="write schema.table",
+            )
+        if schema is None:
+            return self._run(s)
+        is_plain = s.verb == "CREATE" and "LOCATION" not in s.text.upper()
+        if is_plain and (s.if_not_exists or not self._spark.catalog.databaseExists(schema)):
+            self._lake.create_schema(schema)
+            return self._said(f"{schema} created")
+        if s.verb == "DROP":
+            inside = [str(t.name) for t in self._catalog.list() if t.name.schema == schema]
+            if inside:
+                raise MillstreamError(
+                    Code.STREAM_TABLE_READ_ONLY,
+                    f"the schema {schema} holds the stream tables {', '.join(inside)}",
+                    position=s.targets[0].position,
+                    sql=s.text,
+                    hint="drop them first, with DROP STREAM TABLE",
+                )
+        result = self._run(s)
+        if s.verb == "DROP":
+            self._lake.forget_schema(schema)
         return result
+
+    def _refuse_stored_files(self, s: Other) -> None:
+        """A stream table's files are no back door to it."""
+        root = str(self._lake.root / "stream_tables")
+        for target in s.targets:
+            if target.path is not None and target.path.removeprefix("file://").removeprefix("file:").startswith(root):
+                raise MillstreamError(
+                    Code.STREAM_TABLE_READ_ONLY,
+                    f"{s.verb} on the files of a stream table",
+                    position=target.position,
+                    sql=s.text,
+                    hint="change what the stream table reads",
+                )
 
     def _refuse_stream_table(self, s: Other, target: Target, name: TableName) -> None:
         if s.kind == "FUNCTION" or self._catalog.find(name) is None:
@@ -205,11 +270,9 @@ class Statements:
     def _record(self, s: Other, name: TableName) -> None:
         """Keep the catalog in step with what a statement made or dropped."""
         match s.verb, s.kind:
-            case "CREATE", "TABLE":
+            case "CREATE" | "REPLACE", "TABLE":
                 self._lake.adopt(name)
-            case "REPLACE", "TABLE":
-                self._lake.adopt(name)
-            case (("CREATE" | "ALTER"), "VIEW"):
+            case "CREATE", "VIEW":
                 self._lake.record_view(name)
             case "CREATE", "FUNCTION":
                 self._lake.record_function(name, s.text)
@@ -219,8 +282,23 @@ class Statements:
                 self._lake.forget(ObjectKind.VIEW, name)
             case "DROP", "FUNCTION":
                 self._lake.forget(ObjectKind.FUNCTION, name)
-            case "ALTER", "TABLE" if s.renamed_to is not None:
+            case "ALTER", "TABLE" | "VIEW" if s.renamed_to is not None:
+                # a managed table's files may have moved: what is gone is forgotten, nothing is deleted
+                for kind in (ObjectKind.TABLE, ObjectKind.VIEW):
+                    self._catalog.drop_lake_object(kind, name)
                 new = self._lake.resolve(s.renamed_to.parts)
-                self._catalog.drop_lake_object(ObjectKind.TABLE, name)
                 if new is not None:
-                    self._lake.adopt(new)
+                    self._lake.reconcile(new)
+            case ("ALTER", "VIEW") | ("CONVERT", _) | (_, "SCRIPT"):
+                self._lake.reconcile(name)
+
+
+@contextmanager
+def _pointing_into(text: str, query: str | None, offset: int) -> Iterator[None]:
+    """Errors about the query of a statement point into the whole statement."""
+    try:
+        yield
+    except MillstreamError as error:
+        if error.sql is None or error.sql != query:
+            raise
+        raise relocated(error, text, offset) from error.__cause__

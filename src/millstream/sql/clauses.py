@@ -6,7 +6,8 @@ from sqlglot import exp
 
 from millstream.errors import MillstreamError
 from millstream.sql.context import Context
-from millstream.sql.unsupported import invalid, unsupported
+from millstream.sql.unsupported import invalid, unsupported, volatile
+from millstream.sql.validate import volatile_call
 
 # Clauses of a query this version cannot maintain; the key is sqlglot's name of the clause.
 _OF_QUERIES = {
@@ -39,14 +40,32 @@ _OF_GROUPS = {
 }
 
 
-def refuse_query_clauses(node: exp.Expression, context: Context) -> None:
+# Spark's aggregates that the parser does not know as such; those it knows are refused where they are grouped.
+_AGGREGATES = {
+    "bitmap_and_agg",
+    "count_min_sketch",
+    "histogram_numeric",
+    "hll_sketch_agg",
+    "hll_union_agg",
+    "measure",
+    "product",
+    "schema_of_variant_agg",
+    "theta_intersection_agg",
+    "theta_sketch_agg",
+    "theta_union_agg",
+    "try_avg",
+    "try_sum",
+}
+
+
+def refuse_query_clauses(node: exp.Expr, context: Context) -> None:
     """Refuse what a SELECT, a set operation or a subquery may not have; drop its ORDER BY."""
     _refuse(node, _OF_QUERIES, context)
     if node.args.get("order"):
         context.notices.append("ORDER BY is dropped: a table has no order, sort when you read it")
 
 
-def refuse_table_clauses(node: exp.Expression, context: Context) -> None:
+def refuse_table_clauses(node: exp.Expr, context: Context) -> None:
     """Refuse what a FROM item may not have."""
     _refuse(node, _OF_TABLES, context)
 
@@ -61,33 +80,37 @@ def refuse_group_clauses(group: exp.Group, context: Context) -> None:
             raise unsupported("a tuple as grouping key", key, context.sql, "write the keys without parentheses")
 
 
-def refuse_in_expression(expression: exp.Expression, context: Context) -> None:
-    """Refuse subqueries, windows, generators and a misplaced `*`."""
+def refuse_in_expression(expression: exp.Expr, context: Context) -> None:
+    """Refuse subqueries, windows, generators, a misplaced `*`, and what is no function of one row."""
+    if (call := volatile_call(expression)) is not None:
+        raise volatile(call.sql(dialect="spark"), call, context.sql)
     for node in expression.walk():
         if isinstance(node, exp.Query):
             raise unsupported("a subquery in an expression", node, context.sql, "join with it")
         if isinstance(node, exp.Window):
             raise unsupported("a window function", node, context.sql)
+        if isinstance(node, exp.Anonymous) and node.name.lower() in _AGGREGATES:
+            raise unsupported(f"the aggregate {node.name.lower()}", node, context.sql)
         if isinstance(node, exp.UDTF):
-            raise unsupported(node.sql_name(), node, context.sql)
+            raise unsupported(node.key.upper(), node, context.sql)
         if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
             raise unsupported("* inside an expression", node, context.sql, "name the columns")
 
 
-def refuse_aggregates(expression: exp.Expression, where: str, context: Context) -> None:
+def refuse_aggregates(expression: exp.Expr, where: str, context: Context) -> None:
     """Refuse aggregates where each row is judged by itself."""
     if (call := expression.find(exp.AggFunc)) is not None:
         raise misplaced_aggregate(call, f"in {where}", context)
 
 
-def misplaced_aggregate(call: exp.Expression, where: str, context: Context) -> MillstreamError:
+def misplaced_aggregate(call: exp.Expr, where: str, context: Context) -> MillstreamError:
     """An aggregate where none is allowed."""
     hint = "compute the aggregate in a subquery, or use HAVING"
     return invalid(f"an aggregate is not allowed {where}", call, context.sql, hint)
 
 
-def _refuse(node: exp.Expression, clauses: dict[str, str], context: Context) -> None:
+def _refuse(node: exp.Expr, clauses: dict[str, str], context: Context) -> None:
     for clause, name in clauses.items():
         if found := node.args.get(clause):
             place = found[0] if isinstance(found, list) else found
-            raise unsupported(name, place if isinstance(place, exp.Expression) else node, context.sql)
+            raise unsupported(name, place if isinstance(place, exp.Expr) else node, context.sql)

@@ -9,7 +9,7 @@ from millstream.ops.expressions import all_of
 from millstream.ops.relations import referenced
 
 
-def conjuncts(predicate: exp.Expression) -> list[exp.Expression]:
+def conjuncts(predicate: exp.Expr) -> list[exp.Expr]:
     """The parts that all have to be true."""
     predicate = predicate.unnest()
     if isinstance(predicate, exp.And):
@@ -17,10 +17,10 @@ def conjuncts(predicate: exp.Expression) -> list[exp.Expression]:
     return [predicate]
 
 
-def inner_join(left: Relation, right: Relation, conditions: list[exp.Expression]) -> Relation:
+def inner_join(left: Relation, right: Relation, conditions: list[exp.Expr]) -> Relation:
     """Join, flattening joins of joins: the n-ary delta rule wants all inputs side by side."""
     inputs: list[Relation] = []
-    collected: list[exp.Expression] = []
+    collected: list[exp.Expr] = []
     for side in (left, right):
         if isinstance(side, InnerJoin):
             inputs += side.inputs
@@ -30,12 +30,12 @@ def inner_join(left: Relation, right: Relation, conditions: list[exp.Expression]
     return filtered(InnerJoin(tuple(inputs), tuple(collected)), conditions)
 
 
-def filtered(relation: Relation, conditions: list[exp.Expression]) -> Relation:
+def filtered(relation: Relation, conditions: list[exp.Expr]) -> Relation:
     """Apply conjuncts as far down as an inner join lets them."""
     if not isinstance(relation, InnerJoin):
         return Filter(relation, all_of(conditions)) if conditions else relation
     inputs = list(relation.inputs)
-    across: list[exp.Expression] = []
+    across: list[exp.Expr] = []
     for condition in conditions:
         names = referenced(condition)
         homes = [i for i, r in enumerate(inputs) if names & {c.name for c in r.schema}]

@@ -32,13 +32,17 @@ Ctes = Mapping[str, Lowered]
 
 @dataclass(frozen=True)
 class Context:
-    """A text and the world it is lowered in; a view's text gets a context of its own."""
+    """A text and the world it is lowered in; a view's text gets a context of its own.
+
+    `views` are those met so far: like a CTE, a view that is read twice is one relation.
+    """
 
     sql: str
     sources: Sources
     analyzer: Analyzer
     namer: Namer = field(default_factory=Namer)
     notices: list[str] = field(default_factory=list)
+    views: dict[str, Lowered] = field(default_factory=dict)
     depth: int = 0
 
     def inside_view(self, text: str) -> Context:
@@ -53,7 +57,7 @@ class LowersQueries(Protocol):
     def context(self) -> Context:
         """What is known of the text."""
 
-    def query(self, node: exp.Expression, ctes: Ctes) -> Lowered:
+    def query(self, node: exp.Expr, ctes: Ctes) -> Lowered:
         """Lower a query of the text."""
 
     def view(self, text: str) -> Lowered:

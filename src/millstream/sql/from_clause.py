@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError
 from millstream.ops import Column, Item, OuterJoin, Project, Relation, Scan
-from millstream.ops.expressions import add_columns, all_of, coalesce, col, compare
+from millstream.ops.expressions import add_columns, all_of, coalesce, col
 from millstream.sql.clauses import refuse_aggregates, refuse_in_expression, refuse_table_clauses
 from millstream.sql.conditions import conjuncts, inner_join
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries
@@ -35,7 +35,7 @@ class FromClause:
         """What is known of the text."""
         return self.lowering.context
 
-    def relation(self, node: exp.Expression, joins: Sequence[exp.Join] = ()) -> Relation:
+    def relation(self, node: exp.Expr, joins: Sequence[exp.Join] = ()) -> Relation:
         """A FROM item, joined with those behind it."""
         relation = self._item(node)
         for join in (*(node.args.get("joins") or ()), *joins):
@@ -53,7 +53,7 @@ class FromClause:
         right = self._nested(join.this) if join.this.args.get("joins") else self._item(join.this)
         behind = self.scope.columns[len(before) :]
         pairs = self._using(join, before, behind, is_natural=method == "NATURAL")
-        conditions = [compare(exp.EQ, col(x.column.name), col(y.column.name)) for x, y in pairs]
+        conditions: list[exp.Expr] = [exp.EQ(this=col(x.column.name), expression=col(y.column.name)) for x, y in pairs]
         if (on := join.args.get("on")) is not None:
             refuse_in_expression(on, self.context)
             refuse_aggregates(on, "ON", self.context)
@@ -101,7 +101,7 @@ class FromClause:
 
     # Items
 
-    def _item(self, node: exp.Expression) -> Relation:
+    def _item(self, node: exp.Expr) -> Relation:
         refuse_table_clauses(node, self.context)
         if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query) and not _is_grouped_join(node):
             lowered = renamed(self.lowering.query(node, self.ctes), node.alias_column_names, node, self.context)
@@ -113,7 +113,7 @@ class FromClause:
             return self._nested(node.this, node)
         raise unsupported(f"{node.sql(dialect='spark')} in FROM", node, self.context.sql)
 
-    def _nested(self, node: exp.Expression, parentheses: exp.Subquery | None = None) -> Relation:
+    def _nested(self, node: exp.Expr, parentheses: exp.Subquery | None = None) -> Relation:
         """Joins that are made before they are joined themselves: their conditions see no names from outside."""
         inner = FromClause(self.lowering, self.ctes, Scope(self.context.sql))
         relation = inner.relation(node)
@@ -140,7 +140,9 @@ class FromClause:
         if isinstance(found, View):
             if self.context.depth == MAX_VIEW_DEPTH:
                 raise unsupported(f"views nested more than {MAX_VIEW_DEPTH} deep", node, self.context.sql)
-            return self._again(self.lowering.view(found.text))
+            if found.id not in self.context.views:
+                self.context.views[found.id] = self.lowering.view(found.text)
+            return self._again(self.context.views[found.id])
         if isinstance(found, Source):
             fresh = self.context.namer.fresh
             columns = tuple(Column(fresh(f"{alias}_{c.name}"), c.type) for c in found.columns)
@@ -164,20 +166,18 @@ class FromClause:
         return Lowered(Project(lowered.relation, items), lowered.names)
 
 
-def renamed(lowered: Lowered, names: Sequence[str], node: exp.Expression, context: Context) -> Lowered:
+def renamed(lowered: Lowered, names: Sequence[str], node: exp.Expr, context: Context) -> Lowered:
     """The query under the column names of its alias, if it has any."""
     return Lowered(lowered.relation, tuple(v.name for v in _named(lowered.visible, names, node, context)))
 
 
-def _named(
-    columns: Sequence[Visible], names: Sequence[str], node: exp.Expression, context: Context
-) -> Sequence[Visible]:
+def _named(columns: Sequence[Visible], names: Sequence[str], node: exp.Expr, context: Context) -> Sequence[Visible]:
     if names and len(names) != len(columns):
         raise invalid(f"{len(columns)} columns are given {len(names)} names", node, context.sql)
     return [Visible(name, v.column) for name, v in zip(names, columns, strict=True)] if names else columns
 
 
-def _joined(side: str, left: Relation, right: Relation, conditions: list[exp.Expression]) -> Relation:
+def _joined(side: str, left: Relation, right: Relation, conditions: list[exp.Expr]) -> Relation:
     if side == "":
         return inner_join(left, right, conditions)
     condition = all_of(conditions)

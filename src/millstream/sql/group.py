@@ -10,13 +10,14 @@ from millstream.ops import Aggregate, Column, Item, Project, Relation
 from millstream.ops.expressions import col, keep
 from millstream.sql.clauses import misplaced_aggregate
 from millstream.sql.context import Context
+from millstream.sql.parse import place_of
 from millstream.sql.scope import Scope
 from millstream.sql.typing import avg_type, describe_relation, sum_type, typed
 from millstream.sql.unsupported import invalid, unsupported
 
 # Aggregates whose result does not depend on the order of the rows. Others (FIRST, COLLECT_LIST, ...) have an open
 # result, which needs an order fixed by us.
-ORDER_FREE: tuple[type[exp.Expression], ...] = (
+ORDER_FREE: tuple[type[exp.Expr], ...] = (
     exp.Count,
     exp.Sum,
     exp.Avg,
@@ -38,6 +39,25 @@ ORDER_FREE: tuple[type[exp.Expression], ...] = (
     exp.BitwiseXorAgg,
 )
 
+# Names of Spark's that the parser does not know.
+_SYNONYMS = {"mean": exp.Avg, "std": exp.Stddev, "every": exp.LogicalAnd, "some": exp.LogicalOr}
+
+
+def with_known_aggregates(query: exp.Query) -> exp.Query:
+    """The query with aggregates under the names the parser knows."""
+
+    def replace(node: exp.Expr) -> exp.Expr:
+        known = _SYNONYMS.get(node.name.lower()) if isinstance(node, exp.Anonymous) else None
+        if known is None or len(node.expressions) != 1:
+            return node
+        found = known(this=node.expressions[0])
+        found.meta.update(node.meta)
+        return found
+
+    result = query.transform(replace)
+    assert isinstance(result, exp.Query)
+    return result
+
 
 @dataclass
 class Grouping:
@@ -49,25 +69,25 @@ class Grouping:
     input: Relation
     scope: Scope
     context: Context
-    keys: list[tuple[exp.Expression, str]] = field(default_factory=list)
-    arguments: list[tuple[exp.Expression, str]] = field(default_factory=list)
-    calls: list[tuple[exp.Expression, str]] = field(default_factory=list)
+    keys: list[tuple[exp.Expr, str]] = field(default_factory=list)
+    arguments: list[tuple[exp.Expr, str]] = field(default_factory=list)
+    calls: list[tuple[exp.Expr, str]] = field(default_factory=list)
 
-    def add_key(self, expression: exp.Expression) -> None:
+    def add_key(self, expression: exp.Expr) -> None:
         """Group by an expression as well."""
         expression = expression.unnest()
         if not self.has_key(expression):
             wanted = expression.name if isinstance(expression, exp.Column) else f"key{len(self.keys) + 1}"
             self.keys.append((expression, self.context.namer.fresh(wanted)))
 
-    def has_key(self, expression: exp.Expression) -> bool:
+    def has_key(self, expression: exp.Expr) -> bool:
         """Whether the groups have one value of an expression each."""
         return any(expression == known for known, _ in self.keys)
 
-    def rewrite(self, expression: exp.Expression) -> exp.Expression:
+    def rewrite(self, expression: exp.Expr) -> exp.Expr:
         """Express a SELECT item or the HAVING predicate over keys and calls."""
 
-        def replace(node: exp.Expression) -> exp.Expression:
+        def replace(node: exp.Expr) -> exp.Expr:
             for key, name in self.keys:
                 if node == key:
                     return col(name)
@@ -93,22 +113,24 @@ class Grouping:
         keys = keep(item.column for item in items[: len(self.keys)])
         return Aggregate(prepared, keys, self._typed_calls(prepared, keys))
 
-    def _call(self, function: exp.AggFunc, condition: exp.Expression | None) -> str:
+    def _call(self, function: exp.AggFunc, condition: exp.Expr | None) -> str:
         """The column of a call, made once for equal calls."""
         if not isinstance(function, ORDER_FREE):
-            raise unsupported(f"the aggregate {function.sql_name()}", function, self.context.sql)
+            place = place_of(function)
+            name = self.context.sql[place["start"] : place["end"] + 1] if place else function.sql_name()
+            raise unsupported(f"the aggregate {name}", function, self.context.sql)
         for part in (function, condition):
             if inner := next((n for n in part.find_all(exp.AggFunc) if n is not function), None) if part else None:
                 raise misplaced_aggregate(inner, "inside another", self.context)
-        call: exp.Expression = function.copy()
+        call: exp.Expr = function.copy()
         this = call.this
         if isinstance(this, exp.Distinct):
             call.set("this", exp.Distinct(expressions=[self._argument(e) for e in this.expressions]))
-        elif isinstance(this, exp.Expression) and not isinstance(this, exp.Star):
+        elif isinstance(this, exp.Expr) and not isinstance(this, exp.Star):
             call.set("this", self._argument(this))
         for key in ("expression", "expressions"):
             value = call.args.get(key)
-            if isinstance(value, exp.Expression):
+            if isinstance(value, exp.Expr):
                 call.set(key, self._argument(value))
             elif value:
                 call.set(key, [self._argument(v) for v in value])
@@ -121,7 +143,7 @@ class Grouping:
         self.calls.append((call, name))
         return name
 
-    def _argument(self, expression: exp.Expression) -> exp.Expression:
+    def _argument(self, expression: exp.Expr) -> exp.Expr:
         """A column that holds the argument; literals stay, so that COUNT(1) needs none."""
         expression = expression.unnest()
         if isinstance(expression, exp.Literal):
@@ -148,7 +170,7 @@ class Grouping:
         return tuple(Item(call, Column(name, found[name])) for call, name in self.calls)
 
 
-def _known_type(call: exp.Expression, types: dict[str, str]) -> str | None:
+def _known_type(call: exp.Expr, types: dict[str, str]) -> str | None:
     function = call.this if isinstance(call, exp.Filter) else call
     if isinstance(function, exp.Count | exp.CountIf):
         return "bigint"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from millstream.errors import Code, MillstreamError
 from millstream.ops import Aggregate, Column, Filter, Item, Project, Relation, UnionAll
 from millstream.ops.expressions import cast, col, keep, wrapped
 from millstream.sql.clauses import (
@@ -21,8 +22,8 @@ from millstream.sql.clauses import (
 from millstream.sql.conditions import conjuncts, filtered
 from millstream.sql.context import Context, Ctes, Lowered
 from millstream.sql.from_clause import FromClause, renamed
-from millstream.sql.group import Grouping
-from millstream.sql.parse import parse_query
+from millstream.sql.group import Grouping, with_known_aggregates
+from millstream.sql.parse import parse_query, position_of
 from millstream.sql.scope import Scope, Visible
 from millstream.sql.sources import Analyzer, Sources
 from millstream.sql.typing import describe_relation, typed
@@ -30,7 +31,7 @@ from millstream.sql.unsupported import invalid, unsupported
 
 __all__ = ["Lowered", "lower"]
 
-Selected = list[tuple[exp.Expression, str]]
+Selected = list[tuple[exp.Expr, str]]
 """The SELECT list: bound expressions and the names they have outside."""
 
 
@@ -41,7 +42,7 @@ def lower(query: exp.Query, sql: str, sources: Sources, analyzer: Analyzer) -> L
         MillstreamError: the query is wrong, or uses what cannot be maintained.
     """
     context = Context(sql, sources, analyzer)
-    result = _Lowering(context).query(query, {})
+    result = _Lowering(context).query(with_known_aggregates(query), {})
     return Lowered(result.relation, result.names, tuple(dict.fromkeys(context.notices)))
 
 
@@ -50,11 +51,11 @@ class _Lowering:
     context: Context
 
     def view(self, text: str) -> Lowered:
-        return _Lowering(self.context.inside_view(text)).query(parse_query(text), {})
+        return _Lowering(self.context.inside_view(text)).query(with_known_aggregates(parse_query(text)), {})
 
     # Queries
 
-    def query(self, node: exp.Expression, ctes: Ctes) -> Lowered:
+    def query(self, node: exp.Expr, ctes: Ctes) -> Lowered:
         if isinstance(node, exp.Query):
             refuse_query_clauses(node, self.context)
             ctes = self._with(node, ctes)
@@ -76,7 +77,9 @@ class _Lowering:
         defined: dict[str, Lowered] = {}
         for cte in with_.expressions:
             if cte.alias.lower() in defined:
-                raise invalid(f"two common table expressions are called {cte.alias}", cte.args["alias"], self.context.sql)
+                raise invalid(
+                    f"two common table expressions are called {cte.alias}", cte.args["alias"], self.context.sql
+                )
             lowered = self.query(cte.this, {**ctes, **defined})
             names = [c.name for c in cte.args["alias"].columns]
             defined[cte.alias.lower()] = renamed(lowered, names, cte.args["alias"], self.context)
@@ -84,10 +87,13 @@ class _Lowering:
 
     def _union(self, node: exp.Union, ctes: Ctes) -> Lowered:
         if node.args.get("by_name"):
-            raise unsupported("UNION BY NAME", node, self.context.sql, "name the columns of each branch in order")
+            what = "UNION BY NAME" if node.args.get("distinct") else "UNION ALL BY NAME"
+            raise unsupported(what, node, self.context.sql, "name the columns of each branch in order")
         branches = [self.query(node.this, ctes), self.query(node.expression, ctes)]
         if len({len(b.names) for b in branches}) != 1:
-            raise invalid("the branches of a UNION differ in their number of columns", node.expression, self.context.sql)
+            raise invalid(
+                "the branches of a UNION differ in their number of columns", node.expression, self.context.sql
+            )
         union = UnionAll(tuple(b.relation for b in branches))
         types = [c.type for c in describe_relation(self.context.analyzer, union)]
         relation: Relation = UnionAll(tuple(self._cast(b.relation, types) for b in branches))
@@ -135,7 +141,13 @@ class _Lowering:
                 selected += self._star(item, scope.columns)
             elif isinstance(item, exp.Column) and isinstance(item.this, exp.Star):
                 if item.table.lower() not in scope.tables:
-                    raise invalid(f"{item.table}.* names no table of the FROM clause", item, self.context.sql)
+                    raise MillstreamError(
+                        Code.UNKNOWN_TABLE,
+                        f"{item.table}.* names no table of the FROM clause",
+                        position=position_of(item),
+                        sql=self.context.sql,
+                        hint=f"the tables are: {', '.join(scope.tables)}",
+                    )
                 selected += self._star(item.this, scope.tables[item.table.lower()])
             else:
                 bound = self._bound(scope, item.unalias())
@@ -180,7 +192,7 @@ class _Lowering:
         result = grouping.build()
         return result if predicate is None else Filter(result, predicate), selected
 
-    def _keys(self, group: exp.Group | None, scope: Scope, selected: Selected) -> list[exp.Expression]:
+    def _keys(self, group: exp.Group | None, scope: Scope, selected: Selected) -> list[exp.Expr]:
         if group is None:
             return []
         refuse_group_clauses(group, self.context)
@@ -188,7 +200,7 @@ class _Lowering:
             return [e for e, _ in selected if not e.find(exp.AggFunc)]
         return [self._key(key, group, scope, selected) for key in group.expressions]
 
-    def _key(self, key: exp.Expression, group: exp.Group, scope: Scope, selected: Selected) -> exp.Expression:
+    def _key(self, key: exp.Expr, group: exp.Group, scope: Scope, selected: Selected) -> exp.Expr:
         """A key may be an ordinal, a column, an alias of the SELECT list, or an expression."""
         if isinstance(key, exp.Literal) and key.is_int:
             if not 1 <= int(key.name) <= len(selected):
@@ -199,11 +211,11 @@ class _Lowering:
         refuse_aggregates(bound, "GROUP BY", self.context)
         return bound
 
-    def _having(self, predicate: exp.Expression, scope: Scope, grouping: Grouping) -> exp.Expression:
+    def _having(self, predicate: exp.Expr, scope: Scope, grouping: Grouping) -> exp.Expr:
         """Bind HAVING: outside of aggregates a name is a grouped column, else an alias of the SELECT list."""
         refuse_in_expression(predicate, self.context)
 
-        def resolve(node: exp.Expression) -> exp.Expression:
+        def resolve(node: exp.Expr) -> exp.Expr:
             if isinstance(node, exp.Filter | exp.AggFunc):
                 return scope.bind(node)
             if not isinstance(node, exp.Column):
@@ -213,7 +225,7 @@ class _Lowering:
 
         return predicate.transform(resolve)
 
-    def _bound(self, scope: Scope, expression: exp.Expression) -> exp.Expression:
+    def _bound(self, scope: Scope, expression: exp.Expr) -> exp.Expr:
         refuse_in_expression(expression, self.context)
         return scope.bind(expression)
 

@@ -31,12 +31,15 @@ def parse_query(text: str, dialect: str = "spark") -> exp.Query:
         raise MillstreamError(Code.SYNTAX_ERROR, f"cannot parse the query: {e}", sql=text) from e
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise MillstreamError(
-            Code.SYNTAX_ERROR, "a stream table is defined by exactly one SELECT", sql=text, hint="write SELECT ... or WITH ..."
+            Code.SYNTAX_ERROR,
+            "a stream table is defined by exactly one SELECT",
+            sql=text,
+            hint="write SELECT ... or WITH ...",
         )
     return trees[0]
 
 
-def position_of(node: exp.Expression) -> Position | None:
+def position_of(node: exp.Expr) -> Position | None:
     """Where a node stands in the text, as far as the parser kept it."""
     meta = place_of(node)
     if not meta:
@@ -45,10 +48,11 @@ def position_of(node: exp.Expression) -> Position | None:
     return Position(meta["line"], max(1, meta["col"] - length + 1), length)
 
 
-def place_of(node: exp.Expression) -> dict[str, int]:
+def place_of(node: exp.Expr) -> dict[str, int]:
     """The parser's own note of a node's place, of all parts of a name; empty where it made none."""
-    if isinstance(node, exp.Column) and "line" in node.parts[0].meta and "line" in node.parts[-1].meta:
-        return {**node.parts[-1].meta, "start": node.parts[0].meta["start"]}
+    parts = node.parts if isinstance(node, exp.Column | exp.Table) else ()
+    if parts and all("line" in part.meta for part in (parts[0], parts[-1])):
+        return {**parts[-1].meta, "start": parts[0].meta["start"]}
     return next((found.meta for found in node.walk() if "line" in found.meta), {})
 
 

@@ -28,7 +28,8 @@ class Namer:
     def fresh(self, wanted: str) -> str:
         """`wanted` in plain characters, with a number behind it where that is taken."""
         wanted = re.sub(r"\W", "_", wanted)
-        wanted = "u" + wanted if wanted.lower().startswith(naming.RESERVED_PREFIX) else wanted
+        # rules put suffixes behind names, e.g. for the old value, that start like a reserved name
+        wanted = re.sub(naming.RESERVED_PREFIX, "_ms_", wanted, flags=re.IGNORECASE)
         name, number = wanted, 1
         while name.lower() in self._used:
             number += 1
@@ -52,33 +53,33 @@ class Scope:
     Args:
         sql: the text, for errors.
         tables: the columns of each FROM item, by its alias.
-        columns: what `*` stands for, and a name without a table in front may mean: a column that USING joined counts once.
+        columns: what `*` stands for and a name without a table may mean; a column that USING joined counts once.
         aliases: the aliases the SELECT list has defined so far.
     """
 
     sql: str
     tables: dict[str, tuple[Visible, ...]] = field(default_factory=dict)
     columns: list[Visible] = field(default_factory=list)
-    aliases: dict[str, exp.Expression] = field(default_factory=dict)
+    aliases: dict[str, exp.Expr] = field(default_factory=dict)
 
-    def add(self, alias: str, columns: Iterable[Visible], node: exp.Expression) -> None:
+    def add(self, alias: str, columns: Iterable[Visible], node: exp.Expr) -> None:
         """Bring a FROM item into scope."""
         if alias.lower() in self.tables:
             raise invalid(f"two tables are called {alias}", node, self.sql, "give one of them an alias")
         self.tables[alias.lower()] = tuple(columns)
         self.columns += self.tables[alias.lower()]
 
-    def absorb(self, inner: Scope, node: exp.Expression) -> None:
+    def absorb(self, inner: Scope, node: exp.Expr) -> None:
         """Bring the FROM items of a join in parentheses into scope."""
         if taken := self.tables.keys() & inner.tables.keys():
             raise invalid(f"two tables are called {min(taken)}", node, self.sql, "give one of them an alias")
         self.tables |= inner.tables
         self.columns += inner.columns
 
-    def bind(self, expression: exp.Expression) -> exp.Expression:
+    def bind(self, expression: exp.Expr) -> exp.Expr:
         """Replace every column reference by the operators' name of the column, which keeps the reference's position."""
 
-        def resolve(node: exp.Expression) -> exp.Expression:
+        def resolve(node: exp.Expr) -> exp.Expr:
             return self._resolve(node) if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star) else node
 
         return expression.transform(resolve)
@@ -88,7 +89,7 @@ class Scope:
         known = (v for columns in (*self.tables.values(), self.columns) for v in columns)
         return next((v.name for v in known if v.column.name == column), column)
 
-    def _resolve(self, node: exp.Column) -> exp.Expression:
+    def _resolve(self, node: exp.Column) -> exp.Expr:
         parts = [part.name for part in node.parts]
         for split in range(len(parts) - 1, -1, -1):
             # the longest prefix that names a table wins; what is left over are fields of a struct
@@ -99,7 +100,7 @@ class Scope:
                 return found
         raise self._unknown(node)
 
-    def _find(self, qualifier: Sequence[str], name: str, node: exp.Column) -> exp.Expression | None:
+    def _find(self, qualifier: Sequence[str], name: str, node: exp.Column) -> exp.Expr | None:
         columns = self.tables.get(qualifier[-1].lower(), ()) if qualifier else self.columns
         matches = [v for v in columns if v.name.lower() == name.lower()]
         if len(matches) > 1:

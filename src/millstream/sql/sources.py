@@ -13,8 +13,9 @@ from millstream.ops import Column
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table or stream table that a query may read: its identity in frontiers, its columns, and whether it tells its
-    changes: `obstacle` says why not."""
+    """A table or stream table that a query may read: its identity in frontiers, its columns, and why its changes cannot
+    be read, if so.
+    """
 
     id: str
     columns: tuple[Column, ...]

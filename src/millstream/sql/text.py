@@ -38,12 +38,36 @@ def exchange_tables(text: str, replacement: Callable[[TableReference], str]) -> 
     >>> exchange_tables("SELECT orders.id FROM orders", lambda r: "v1")
     'SELECT orders.id FROM v1 AS `orders`'
     """
-    for reference in reversed(table_references(text)):
+    changes = [(start, end, "") for start, end in _schemas_of_columns(text)]
+    for reference in table_references(text):
         new = replacement(reference)
         if not reference.has_alias:
             new += f" AS {quote(reference.parts[-1])}"
-        text = text[: reference.start] + new + text[reference.end :]
+        changes.append((reference.start, reference.end, new))
+    for start, end, new in sorted(changes, reverse=True):
+        text = text[:start] + new + text[end:]
     return text
+
+
+def _schemas_of_columns(text: str) -> Iterator[tuple[int, int]]:
+    """Where `schema.` stands in `schema.table.column`: only the table's alias is known once it is exchanged."""
+    tables = {tuple(p.lower() for p in r.parts) for r in table_references(text) if len(r.parts) > 1 and not r.has_alias}
+    for column in parse_query(text).find_all(exp.Column):
+        parts = [part.name.lower() for part in column.parts]
+        for table in tables:
+            if len(parts) > len(table) and tuple(parts[: len(table)]) == table:
+                yield column.parts[0].meta["start"], column.parts[len(table) - 1].meta["start"]
+                break
+
+
+def words(text: str) -> set[str]:
+    """The words of a text in lower case, quoted ones without their quotes; strings are none.
+
+    >>> sorted(words("SELECT f(a) -- g(b)")), sorted(words("RETURN `My f`('x')"))
+    (['a', 'f', 'select'], ['my f', 'return'])
+    """
+    tokens = Spark().tokenize(text)
+    return {t.text.lower() for t in tokens if t.token_type is not TokenType.STRING and t.text.strip("()")}
 
 
 def uses_current_time(text: str) -> bool:
@@ -60,9 +84,10 @@ def _real_tables(tree: exp.Query) -> Iterator[exp.Table]:
 def _names_a_cte(table: exp.Table) -> bool:
     if len(table.parts) > 1:
         return False
-    name, child, node = table.name.lower(), table, table.parent
+    name, node = table.name.lower(), table.parent
+    child: exp.Expr = table
     while node is not None:
-        visible: list[exp.Expression] = []
+        visible: list[exp.Expr] = []
         if isinstance(node, exp.With):
             # inside a CTE only the ones before it are visible, and itself if it is recursive
             position = next(i for i, cte in enumerate(node.expressions) if cte is child)

@@ -41,16 +41,11 @@ def avg_type(argument: str) -> str | None:
     if argument in _INTEGRAL or argument in {"float", "double"}:
         return "double"
     if parts := decimal_parts(argument):
-        precision, scale = parts[0] + 4, parts[1] + 4
-        # Spark keeps at least six digits of the scale where the precision does not fit
-        if precision > 38:
-            scale = max(min(scale, 6), scale - (precision - 38))
-            precision = 38
-        return f"decimal({precision},{scale})"
+        return f"decimal({min(38, parts[0] + 4)},{min(38, parts[1] + 4)})"
     return None
 
 
-def typed(analyzer: Analyzer, relation: Relation, expressions: Sequence[exp.Expression]) -> tuple[Column, ...]:
+def typed(analyzer: Analyzer, relation: Relation, expressions: Sequence[exp.Expr]) -> tuple[Column, ...]:
     """The types of expressions over a relation's columns; named by position."""
     known = {c.name: c.type for c in relation.schema}
     asked = [e for e in expressions if not isinstance(e, exp.Column)]

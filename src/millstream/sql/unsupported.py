@@ -1,4 +1,4 @@
-"""Refusals: of SQL that cannot be maintained, and of SQL that is wrong. Always named, positioned, and with a way out."""
+"""Refusals of SQL that cannot be maintained, and of SQL that is wrong: named, positioned, and with a way out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.sql.parse import position_of, position_of_words
 RECOMPUTE = "REFRESH MODE FULL (or AUTO) accepts the query and recomputes it at each refresh"
 
 
-def unsupported(what: str, node: exp.Expression, sql: str, hint: str | None = None) -> MillstreamError:
+def unsupported(what: str, node: exp.Expr, sql: str, hint: str | None = None) -> MillstreamError:
     """An UNSUPPORTED_SQL error for a construct; if `what` are keywords of the text, it points at them."""
     return MillstreamError(
         Code.UNSUPPORTED_SQL,
@@ -21,17 +21,17 @@ def unsupported(what: str, node: exp.Expression, sql: str, hint: str | None = No
     )
 
 
-def invalid(what: str, node: exp.Expression, sql: str, hint: str | None = None) -> MillstreamError:
+def invalid(what: str, node: exp.Expr, sql: str, hint: str | None = None) -> MillstreamError:
     """A QUERY_INVALID error."""
     return MillstreamError(Code.QUERY_INVALID, what, position=position_of(node), sql=sql, hint=hint)
 
 
-def volatile(name: str, node: exp.Expression, sql: str) -> MillstreamError:
+def volatile(name: str, node: exp.Expr, sql: str) -> MillstreamError:
     """A VOLATILE_FUNCTION error."""
     return MillstreamError(
         Code.VOLATILE_FUNCTION,
         f"{name} does not give the same result for the same row, so its changes cannot be followed",
-        position=position_of(node),
+        position=position_of(node) or position_of_words(name.upper(), sql),
         sql=sql,
         hint=f"compute it when the source row is written; {RECOMPUTE}",
     )

@@ -17,8 +17,23 @@ from millstream.sql.typing import empty
 from millstream.sql.unsupported import volatile
 
 # Spark counts these as deterministic, since they are fixed within one query.
-CURRENT_TIME = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentDatetime, exp.Localtimestamp, exp.Localtime)
-CURRENT_TIME_NAMES = {"now", "current_date", "curdate", "current_timestamp", "localtimestamp", "current_time", "unix_timestamp"}
+CURRENT_TIME = (
+    exp.CurrentDate,
+    exp.CurrentDatetime,
+    exp.CurrentTime,
+    exp.CurrentTimestamp,
+    exp.Localtime,
+    exp.Localtimestamp,
+)
+CURRENT_TIME_NAMES = {
+    "curdate",
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "localtimestamp",
+    "now",
+    "unix_timestamp",
+}
 # Fixed by the session or the place a row is read from, not by the row.
 CONTEXT_NAMES = {
     "current_user",
@@ -46,12 +61,12 @@ CONTEXT_NAMES = {
 }
 
 
-def volatile_call(expression: exp.Expression) -> exp.Expression | None:
+def volatile_call(expression: exp.Expr) -> exp.Expr | None:
     """The first call whose result is not a function of its arguments, by name."""
     return next((n for n in expression.walk() if is_current_time(n) or _name(n) in CONTEXT_NAMES), None)
 
 
-def is_current_time(node: exp.Expression) -> bool:
+def is_current_time(node: exp.Expr) -> bool:
     """Whether a node is a function of the current time."""
     if isinstance(node, CURRENT_TIME):
         return True
@@ -66,16 +81,13 @@ def validate(relation: Relation, sql: str, analyzer: Analyzer) -> None:
         MillstreamError: VOLATILE_FUNCTION or UNSUPPORTED_TYPE.
     """
     for node in walk(relation):
-        expressions = list(_expressions(node))
-        for expression in expressions:
-            if (call := volatile_call(expression)) is not None:
-                raise volatile(call.sql(dialect="spark"), call, sql)
-        calling = [e for e in expressions if e.find(exp.Func)]
+        calling = [e for e in _expressions(node) if isinstance(e, exp.Expression) and e.find(exp.Func)]
         if calling and not analyzer.is_scalar(_inputs(node), calling):
             culprit = next((e for e in calling if not analyzer.is_scalar(_inputs(node), [e])), calling[0])
-            raise volatile(culprit.sql(dialect="spark"), culprit, sql)
+            call = culprit.find(exp.Func) or culprit
+            raise volatile(call.sql(dialect="spark"), call, sql)
     for column in relation.columns:
-        if column.type.startswith("map<") or "map<" in column.type or column.type in {"variant", "void"}:
+        if "map<" in column.type or column.type in {"variant", "void"}:
             raise MillstreamError(
                 Code.UNSUPPORTED_TYPE,
                 f"the column {column.name} has the type {column.type}, whose values cannot be compared",
@@ -90,7 +102,7 @@ def _inputs(node: Relation) -> exp.Query:
     return query
 
 
-def _expressions(node: Relation) -> Iterator[exp.Expression]:
+def _expressions(node: Relation) -> Iterator[exp.Expr]:
     match node:
         case Filter():
             yield node.predicate
@@ -104,7 +116,7 @@ def _expressions(node: Relation) -> Iterator[exp.Expression]:
             yield from (i.expression for i in node.keys)
 
 
-def _name(node: exp.Expression) -> str:
+def _name(node: exp.Expr) -> str:
     if isinstance(node, exp.Anonymous):
         return str(node.this).lower()
     return node.sql_name().lower() if isinstance(node, exp.Func) else ""

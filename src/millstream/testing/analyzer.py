@@ -38,7 +38,7 @@ class DuckAnalyzer:
         rows = self._connection.execute("DESCRIBE " + to_sql(query, "duckdb")).fetchall()
         return tuple(Column(r[0], _SPARK_TYPES.get(r[1], r[1].lower())) for r in rows)
 
-    def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expression]) -> bool:
+    def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expr]) -> bool:
         """Whether DuckDB takes the expressions in a WHERE clause; it does not tell the volatile ones apart."""
         condition = exp.or_(*(exp.Is(this=exp.paren(e.copy()), expression=exp.Null()) for e in expressions))
         try:

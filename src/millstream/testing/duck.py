@@ -124,7 +124,10 @@ class DuckStreamTable:
         """The initial load of all stages."""
         script: list[str] = []
         for name in self.rows:
-            script += [*self._bind_source(name), f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {new_name(name)}"]
+            script += [
+                *self._bind_source(name),
+                f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {new_name(name)}",
+            ]
         for named in self.stages:
             script += [_create(_stored(named), self.plan.load(named)), _bind_stage(named)]
         self._execute(script)
@@ -141,6 +144,24 @@ class DuckStreamTable:
                 self._execute(_apply(named, [step.name for step, _ in steps]))
                 changed.add(named.name)
         self.pending = {name: [] for name in self.rows}
+
+    def can_append(self) -> bool:
+        """Whether the pending changes can only add rows to the result."""
+        stage = self.stages[-1].stage
+        only_inserts = all(weight > 0 for rows in self.pending.values() for _, weight in rows)
+        return only_inserts and len(self.stages) == 1 and isinstance(stage, BagStage) and stage.is_monotone
+
+    def append(self) -> None:
+        """The refresh of a table that can only grow: its additions, without a look at what is stored."""
+        changed = frozenset(name for name, rows in self.pending.items() if rows)
+        named = self.stages[-1]
+        assert isinstance(named.stage, BagStage)
+        if changed:
+            script = [text for name in changed for text in self._bind_source(name)]
+            script += [_create(NET, _sql(named.stage.additions(changed))), _append(named)]
+            self._execute(script)
+        self.pending = {name: [] for name in self.rows}
+        self.steps_run = []
 
     def _run(self, named: NamedStage, steps: Sequence[tuple[Step, str]]) -> None:
         names = quoted_names(c.name for c in named.stage.layout.columns)
@@ -208,13 +229,12 @@ def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:
     stored = _stored(named)
     names = [c.name for c in named.stage.layout.columns]
     if isinstance(named.stage, BagStage):
-        once = f"SELECT {quoted_names(names)}, unnest(range({naming.WEIGHT})) FROM {NET} WHERE {naming.WEIGHT} > 0"
         going = f"(SELECT coalesce(-sum({naming.WEIGHT}), 0) FROM {NET} WHERE {MORE.name})"
         found = f"(SELECT count(*) FROM {REMOVED})"
         return [
             f"SELECT CASE WHEN {going} <> {found} THEN error('rows to remove are not there') END",
             f"DELETE FROM {stored} WHERE rowid IN (SELECT {naming.ROW} FROM {REMOVED})",
-            f"INSERT INTO {stored} SELECT {quoted_names(names)} FROM ({once})",
+            _append(named),
         ]
     replacing = [s for s in steps if s in {CHANGES, RECOMPUTED}]
     olds = [f"{s} WHERE {STORE.name} IN ('update', 'delete')" for s in replacing]
@@ -227,6 +247,13 @@ def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:
         *(f"DELETE FROM {stored} WHERE rowid IN (SELECT {naming.ROW + OLD} FROM {old})" for old in olds),
         *(f"INSERT INTO {stored} SELECT {quoted_names(names)} FROM {new}" for new in news),
     ]
+
+
+def _append(named: NamedStage) -> str:
+    """Add the rows of positive weight, each as often as it counts."""
+    names = quoted_names(c.name for c in named.stage.layout.columns)
+    once = f"SELECT {names}, unnest(range({naming.WEIGHT})) FROM {NET} WHERE {naming.WEIGHT} > 0"
+    return f"INSERT INTO {_stored(named)} SELECT {names} FROM ({once})"
 
 
 def _bind_stage(named: NamedStage) -> str:

@@ -1,7 +1,7 @@
 """Random queries: operators on operators, as SQL text, a few deep.
 
-The text is drawn, not the operators, so that the front end is under test as well, and the oracle reads what a user would have
-written. Output columns get new names (`c1`, `c2`, ...), so that no reference is ambiguous.
+The text is drawn, not the operators, so that the front end is under test as well, and the oracle reads what a user
+would have written. Output columns get new names (`c1`, `c2`, ...), so that no reference is ambiguous.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from millstream.testing.strategies import Tables
 _KINDS = {"int": "int", "bigint": "big", "string": "str", "decimal(10,2)": "dec"}
 _NUMERIC = {"int", "big", "dec"}
 _LITERALS = {"int": ("1", "2", "0"), "big": ("1", "2", "3"), "str": ("'x'", "'y'"), "dec": ("1.50", "2.25")}
+_JOINS = ("JOIN", "LEFT JOIN", "JOIN", "RIGHT JOIN", "FULL JOIN")
 _COMPARISONS = ("=", "<>", "<", ">=", "<=>")
 
 
@@ -83,6 +84,8 @@ class _Builder:
                 self._distinct,
                 self._union,
                 self._global,
+                self._using,
+                self._nested_join,
                 self._cte,
                 self._twice,
             ]
@@ -108,13 +111,37 @@ class _Builder:
         text = f"{left} AS {alias}"
         for _ in range(inputs - 1):
             right, alias, more = self._aliased(self._relation((operators - operators // 2) // (inputs - 1)))
-            kind = self._pick(["JOIN", "LEFT JOIN", "JOIN", "RIGHT JOIN", "FULL JOIN", "CROSS JOIN"])
+            kind = self._pick([*_JOINS, "CROSS JOIN"])
             text += f" {kind} {right} AS {alias}"
             text += "" if kind == "CROSS JOIN" else f" ON {self._condition(columns, more)}"
             columns = [*columns, *more]
         if self._chance(3):
             text += f" WHERE {self._predicate(columns)}"
         return self._select(text, self._some(columns, 4))
+
+    def _using(self, operators: int) -> From:
+        """A join by a column of one name, which then is one column."""
+        left, right = self._relation(operators // 2), self._relation(operators - operators // 2)
+        pairs = [(x, y) for x in left.columns for y in right.columns if x.kind == y.kind != "dbl"]
+        if not pairs:
+            return left
+        key, pair = self._fresh("c"), self._pick(pairs)
+        texts, shown = [], [Col(key, pair[0].kind)]
+        for side, joined in zip((left, right), pair, strict=True):
+            names = [key if c is joined else self._fresh("c") for c in side.columns]
+            texts.append(f"{side.text} AS {self._fresh('q')}({', '.join(names)})")
+            shown += [Col(n, c.kind) for n, c in zip(names, side.columns, strict=True) if n != key]
+        kind = self._pick(["JOIN", "LEFT JOIN", "FULL JOIN", "RIGHT JOIN"])
+        return self._select(f"{texts[0]} {kind} {texts[1]} USING ({key})", self._some(shown, 4))
+
+    def _nested_join(self, operators: int) -> From:
+        """A join with a join in parentheses."""
+        (a, x, first), (b, y, second), (c, z, third) = (self._aliased(self._relation(operators // 3)) for _ in range(3))
+        inner = f"({b} AS {y} {self._pick(_JOINS)} {c} AS {z} ON {self._condition(second, third)})"
+        on = self._condition(first, [*second, *third])
+        return self._select(
+            f"{a} AS {x} {self._pick(_JOINS)} {inner} ON {on}", self._some([*first, *second, *third], 4)
+        )
 
     def _group(self, operators: int) -> From:
         return self._aggregate(operators, keyed=True)
@@ -127,11 +154,19 @@ class _Builder:
         exact = [c for c in columns if c.kind != "dbl"] or [Col("1 + 0", "int")]
         keys = [self._expression(c, columns) if self._chance(5) else c for c in self._some(exact, 2)] if keyed else []
         calls = [self._call(columns) for _ in range(self._choices.number(1, 3))]
-        text = f"{source} AS {alias}" + (f" GROUP BY {', '.join(k.text for k in keys)}" if keys else "")
+        shown = keys if not self._chance(4) else keys[:-1]
+        text = f"{source} AS {alias}"
+        if keys:
+            text += f" GROUP BY {self._keys(keys, shown)}"
         if self._chance(4):
             text += f" HAVING {self._predicate([*keys, *(c for c in calls if c.kind != 'dbl')] or calls)}"
-        shown = keys if not self._chance(4) else keys[:-1]
         return self._select(text, [*shown, *calls])
+
+    def _keys(self, keys: Sequence[Col], shown: Sequence[Col]) -> str:
+        ways = [", ".join(k.text for k in keys)]
+        if len(shown) == len(keys):
+            ways += ["ALL", ", ".join(str(n + 1) for n in range(len(keys)))]
+        return self._pick(ways)
 
     def _union(self, operators: int) -> From:
         kinds = self._pick([("int",), ("int", "str"), ("int", "big"), ("str", "dec", "int")])
@@ -165,7 +200,9 @@ class _Builder:
             first = ", ".join(f"{c.text} AS {n.text}" for c, n in zip(columns, names, strict=True))
             second = ", ".join(c.text for c in more)
             where = f" WHERE {self._predicate(more)}"
-            text = f"SELECT {first} FROM {shared.text} AS {left} UNION ALL SELECT {second} FROM {shared.text} AS {right}"
+            text = (
+                f"SELECT {first} FROM {shared.text} AS {left} UNION ALL SELECT {second} FROM {shared.text} AS {right}"
+            )
             return From(f"({text}{where})", tuple(names))
         kind = self._pick(["JOIN", "LEFT JOIN", "FULL JOIN"])
         on = self._condition(columns, more)

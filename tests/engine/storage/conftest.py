@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(params=["auto", "never"])
-def way(request: pytest.FixtureRequest) -> Literal["auto", "never"]:
-    """`auto` takes the direct way wherever it can, `never` is the Spark way."""
-    return request.param  # type: ignore[no-any-return]
+@pytest.fixture(params=["direct", "spark"])
+def way(request: pytest.FixtureRequest) -> str:
+    """`direct` is the direct way wherever it can be taken, `spark` never takes it."""
+    return str(request.param)
 
 
 @pytest.fixture
-def store(spark: SparkSession, way: Literal["auto", "never"]) -> DeltaStore:
-    return DeltaStore(spark, Settings(direct_way=way))
+def store(spark: SparkSession, way: str) -> DeltaStore:
+    return DeltaStore(spark, Settings(direct_way="never" if way == "spark" else "auto"))
 
 
 @pytest.fixture
@@ -36,3 +36,9 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     root = tmp_path / "the lake"
     root.mkdir()
     return Lake(spark, root)
+
+
+@pytest.fixture
+def _scanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even small tables are scanned by Spark, as large ones are."""
+    monkeypatch.setattr("millstream.engine.storage.driver_scan.MAX_ROWS", -1)

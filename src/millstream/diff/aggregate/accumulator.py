@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millstream.ops import Column, Item
-from millstream.ops.expressions import is_not_null, when
+from millstream.ops.expressions import all_of, is_not_null, when
 
 OLD = "__ms_o"  # behind the name of a stored column: its value before the refresh
 
@@ -23,8 +23,8 @@ class Accumulator(ABC):
     """One stored quantity of a group."""
 
     name: str
-    argument: exp.Expression | None
-    condition: exp.Expression | None
+    argument: exp.Expr | None
+    condition: exp.Expr | None
 
     @property
     @abstractmethod
@@ -35,11 +35,11 @@ class Accumulator(ABC):
     def compute(self) -> tuple[Item, ...]:
         """Aggregates over plain input rows that give the stored columns; used to load and to recompute groups."""
 
-    def prepare(self, keys: Sequence[exp.Expression]) -> tuple[Item, ...]:
+    def prepare(self, keys: Sequence[exp.Expr]) -> tuple[Item, ...]:
         """Columns to add to each row of the delta before it is grouped."""
         return ()
 
-    def prepare_compute(self, keys: Sequence[exp.Expression]) -> tuple[Item, ...]:
+    def prepare_compute(self, keys: Sequence[exp.Expr]) -> tuple[Item, ...]:
         """Columns to add to each plain input row before `recompute`."""
         return ()
 
@@ -52,19 +52,21 @@ class Accumulator(ABC):
         """Aggregates over the delta's rows: the change of the group."""
 
     @abstractmethod
-    def merge(self) -> dict[str, exp.Expression]:
+    def merge(self) -> dict[str, exp.Expr]:
         """The new stored columns, from the old ones and the change; NULL where only recomputing tells."""
 
-    def must_recompute(self) -> exp.Expression | None:
+    def must_recompute(self) -> exp.Expr | None:
         """When the group has to be read again, over old columns and the change; None for never."""
         return None
 
-    def applies(self) -> exp.Expression | None:
+    def applies(self) -> exp.Expr | None:
         """The condition under which an input row counts: FILTER, and the argument not NULL."""
-        conditions = [c for c in (self.condition, is_not_null(self.argument) if self.argument else None) if c is not None]
-        return exp.and_(*conditions, wrap=True) if conditions else None
+        conditions = [self.condition] if self.condition is not None else []
+        if self.argument is not None:
+            conditions.append(is_not_null(self.argument))
+        return all_of(conditions) if conditions else None
 
-    def where_it_applies(self, value: exp.Expression, otherwise: exp.Expression | None = None) -> exp.Expression:
+    def where_it_applies(self, value: exp.Expr, otherwise: exp.Expr | None = None) -> exp.Expr:
         """`value` for rows that count, else `otherwise`."""
         condition = self.applies()
-        return value.copy() if condition is None else when(condition, value, otherwise)
+        return value if condition is None else when(condition, value, otherwise)

@@ -41,7 +41,7 @@ class CountOf(Accumulator):
         changed = coalesce(total(self.where_it_applies(weight())), ZERO)
         return (Item(cast(changed, "bigint"), Column(_change(self.name), "bigint")),)
 
-    def merge(self) -> dict[str, exp.Expression]:
+    def merge(self) -> dict[str, exp.Expr]:
         return {self.name: add(coalesce(col(self.name + OLD), ZERO), coalesce(col(_change(self.name)), ZERO))}
 
 
@@ -70,10 +70,12 @@ class SumOf(Accumulator):
         changed = coalesce(cast(summed, self.type), cast(ZERO, self.type))
         return (Item(changed, Column(_change(self.name), self.type)),)
 
-    def merge(self) -> dict[str, exp.Expression]:
+    def merge(self) -> dict[str, exp.Expr]:
         zero = cast(ZERO, self.type)
         return {
-            self.name: cast(add(coalesce(col(self.name + OLD), zero), coalesce(col(_change(self.name)), zero)), self.type)
+            self.name: cast(
+                add(coalesce(col(self.name + OLD), zero), coalesce(col(_change(self.name)), zero)), self.type
+            )
         }
 
     def _weight_type(self) -> str:

@@ -17,6 +17,9 @@ from millstream.ops.expressions import ZERO, cast, col, compare, when
 
 # a product of a DECIMAL(p, s) and a weight of ten digits keeps all digits up to here
 MAX_EXACT_PRECISION = 27
+# the quotient of its sum, a DECIMAL(p + 10, s), and a count has the s + 4 digits of AVG up to here; beyond, six at least
+MAX_EXACT_AVERAGE = 24
+LEAST_QUOTIENT_SCALE = 6
 _SMALL_INTEGRAL = {"tinyint", "smallint", "int"}
 
 
@@ -25,7 +28,7 @@ class Call:
     """An aggregate call: its result as an expression over stored columns, and how it is maintained."""
 
     column: Column
-    value: exp.Expression
+    value: exp.Expr
     strategy: str
 
 
@@ -58,7 +61,7 @@ class _Chooser:
             return Call(item.column, col(self._count(argument, condition)), "algebraic")
         if isinstance(call, exp.Sum) and (kept := _sum_types(argument_type)):
             return Call(item.column, self._sum(item, argument, condition, kept), "algebraic")
-        if isinstance(call, exp.Avg) and (kept := _sum_types(argument_type)):
+        if isinstance(call, exp.Avg) and (kept := _sum_types(argument_type)) and _divides_exactly(argument_type):
             return Call(item.column, self._average(item, argument, condition, argument_type, kept), "algebraic")
         if isinstance(call, exp.Min | exp.Max) and argument is not None and argument_type not in {"float", "double"}:
             name = self._extremum(argument, condition, argument_type, isinstance(call, exp.Max))
@@ -67,8 +70,8 @@ class _Chooser:
         return Call(item.column, col(name), "touched groups read again")
 
     def _sum(
-        self, item: Item, argument: exp.Expression | None, condition: exp.Expression | None, kept: tuple[str, str]
-    ) -> exp.Expression:
+        self, item: Item, argument: exp.Expr | None, condition: exp.Expr | None, kept: tuple[str, str]
+    ) -> exp.Expr:
         count = self._count(argument, condition)
         name = self._add(SumOf(self._name("sum"), argument, condition, *kept))
         return when(compare(exp.GT, col(count), ZERO), cast(col(name), item.column.type))
@@ -76,11 +79,11 @@ class _Chooser:
     def _average(
         self,
         item: Item,
-        argument: exp.Expression | None,
-        condition: exp.Expression | None,
+        argument: exp.Expr | None,
+        condition: exp.Expr | None,
         argument_type: str,
         kept: tuple[str, str],
-    ) -> exp.Expression:
+    ) -> exp.Expr:
         """The quotient, with the operand types of Spark's own AVG, so that it rounds alike."""
         count = self._count(argument, condition)
         name = self._add(SumOf(self._name("sum"), argument, condition, *kept))
@@ -90,14 +93,12 @@ class _Chooser:
             quotient = exp.Div(this=cast(col(name), "double"), expression=cast(col(count), "double"))
         return when(compare(exp.GT, col(count), ZERO), cast(quotient, item.column.type))
 
-    def _extremum(
-        self, argument: exp.Expression, condition: exp.Expression | None, type_: str, greatest: bool
-    ) -> str:
+    def _extremum(self, argument: exp.Expr, condition: exp.Expr | None, type_: str, greatest: bool) -> str:
         count = self._count(argument, condition)
         kind = "max" if greatest else "min"
         return self._add(Extremum(self._name(kind), argument, condition, type_, greatest, count))
 
-    def _count(self, argument: exp.Expression | None, condition: exp.Expression | None) -> str:
+    def _count(self, argument: exp.Expr | None, condition: exp.Expr | None) -> str:
         return self._add(CountOf(self._name("count"), argument, condition))
 
     def _add(self, wanted: Accumulator) -> str:
@@ -122,7 +123,20 @@ def _sum_types(argument: str) -> tuple[str, str] | None:
     if argument == "bigint":
         return "decimal(38,0)", "decimal(19,0)"
     if argument.startswith("decimal("):
-        precision, scale = (int(p) for p in argument[len("decimal(") : -1].split(","))
+        precision, scale = _decimal(argument)
         if precision <= MAX_EXACT_PRECISION:
             return f"decimal({precision + 10},{scale})", argument
     return None
+
+
+def _divides_exactly(argument: str) -> bool:
+    """Whether the sum divided by the count has all digits that AVG has."""
+    if not argument.startswith("decimal("):
+        return True
+    precision, scale = _decimal(argument)
+    return precision <= MAX_EXACT_AVERAGE or scale + 4 <= LEAST_QUOTIENT_SCALE
+
+
+def _decimal(type_: str) -> tuple[int, int]:
+    precision, scale = type_[len("decimal(") : -1].split(",")
+    return int(precision), int(scale)

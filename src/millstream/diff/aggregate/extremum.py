@@ -1,13 +1,15 @@
 """MIN and MAX: by comparison, with the extremum's multiplicity stored so that few groups are read again.
 
 Semantics: the least or greatest argument of the group's rows.
-Delta rule: let `e` be the stored extremum and `m` a number of rows known to hold it. An inserted value beyond `e` replaces it;
-    rows equal to `e` change `m`; while `m` stays positive the extremum stands. Otherwise the group is read again.
-    All values removed from a group lie on this side of `e`, so that the farthest removed value tells whether `e`
-    itself was removed.
-State kept: `e` and `m`. A load sets `m` to 1, a lower bound that costs no second pass; recomputing a group counts it exactly.
+Delta rule: let `e` be the stored extremum and `m` a number of rows known to hold it. An inserted value beyond `e`
+    replaces it; rows equal to `e` change `m`; while `m` stays positive the extremum stands. Otherwise the group is
+    read again. All values removed from a group lie on this side of `e`, so that the farthest removed value tells
+    whether `e` itself was removed.
+State kept: `e` and `m`. A load sets `m` to 1, a lower bound that costs no second pass; recomputing a group counts it
+    exactly.
 Cost: proportional to the changed rows, plus one read of the input restricted to the groups that lost their extremum.
-NULL and duplicate behaviour: NULLs do not count; a group whose values are all gone has a NULL extremum and is not read again.
+NULL and duplicate behaviour: NULLs do not count; a group whose values are all gone has a NULL extremum and is not
+    read again.
 Falls back when: never; recomputing a group is differential.
 """
 
@@ -20,7 +22,25 @@ from sqlglot import exp
 
 from millstream.diff.aggregate.accumulator import OLD, Accumulator
 from millstream.ops import Column, Item
-from millstream.ops.expressions import ONE, ZERO, add, all_of, cast, coalesce, col, compare, is_not_null, is_null, total, weight, when
+from millstream.ops.expressions import (
+    ONE,
+    ZERO,
+    add,
+    all_of,
+    any_of,
+    cases,
+    cast,
+    coalesce,
+    col,
+    compare,
+    is_not_null,
+    is_null,
+    not_,
+    null,
+    total,
+    weight,
+    when,
+)
 
 
 @dataclass(frozen=True)
@@ -54,9 +74,9 @@ class Extremum(Accumulator):
         held = when(is_null(best), cast(ZERO, "bigint"), cast(ONE, "bigint"))
         return (Item(best, self.columns[0]), Item(held, self.columns[1]))
 
-    def prepare_compute(self, keys: Sequence[exp.Expression]) -> tuple[Item, ...]:
+    def prepare_compute(self, keys: Sequence[exp.Expr]) -> tuple[Item, ...]:
         assert self.argument is not None
-        best = exp.Window(this=self._best(self.where_it_applies(self.argument)), partition_by=_partition(keys))
+        best = exp.Window(this=self._best(self.where_it_applies(self.argument)), partition_by=list(keys))
         return (Item(best, Column(self._of_change("best"), self.type)),)
 
     def recompute(self) -> tuple[Item, ...]:
@@ -68,77 +88,61 @@ class Extremum(Accumulator):
             Item(cast(held, "bigint"), self.columns[1]),
         )
 
-    def prepare(self, keys: Sequence[exp.Expression]) -> tuple[Item, ...]:
+    def prepare(self, keys: Sequence[exp.Expr]) -> tuple[Item, ...]:
         assert self.argument is not None
         value = self.where_it_applies(self.argument)
-        net = exp.Window(this=total(weight()), partition_by=[*_partition(keys), value])
+        net = exp.Window(this=total(weight()), partition_by=[*keys, value])
         return (Item(cast(net, "bigint"), Column(self._net, "bigint")),)
 
     def gather(self) -> tuple[Item, ...]:
+        assert self.argument is not None
         items: list[Item] = []
         for what, sign in (("in", exp.GT), ("out", exp.LT)):
-            assert self.argument is not None
-            counts = all_of([c for c in (self.applies(), compare(sign, col(self._net), ZERO)) if c is not None])
-            value = when(counts, self.argument)
-            net = when(counts, col(self._net))
-            by = exp.ArgMax if self.greatest else exp.ArgMin
+            counts = all_of(c for c in (self.applies(), compare(sign, col(self._net), ZERO)) if c is not None)
+            value, net = when(counts, self.argument), when(counts, col(self._net))
+            net_of_best = exp.ArgMax if self.greatest else exp.ArgMin
             items += [
                 Item(self._best(value), Column(self._of_change(what), self.type)),
-                Item(cast(by(this=net, expression=value), "bigint"), Column(self._of_change(what + "_n"), "bigint")),
+                Item(
+                    cast(net_of_best(this=net, expression=value), "bigint"),
+                    Column(self._of_change(what + "_n"), "bigint"),
+                ),
             ]
         return tuple(items)
 
-    def merge(self) -> dict[str, exp.Expression]:
+    def merge(self) -> dict[str, exp.Expr]:
         old, incoming = col(self.name + OLD), col(self._of_change("in"))
-        wins = self._incoming_wins()
-        none_left = compare(exp.EQ, col(self.count), ZERO)
-        null = cast(exp.null(), self.type)
-        value = exp.Case(
-            ifs=[
-                exp.If(this=none_left.copy(), true=null),
-                exp.If(this=wins.copy(), true=incoming.copy()),
-                exp.If(this=compare(exp.GT, self._held(), ZERO), true=old.copy()),
-            ]
-        )
-        held = exp.Case(
-            ifs=[
-                exp.If(this=none_left.copy(), true=cast(ZERO, "bigint")),
-                exp.If(this=wins.copy(), true=col(self._of_change("in_n"))),
-            ],
-            default=self._held(),
-        )
+        wins, none_left = self._incoming_wins(), compare(exp.EQ, col(self.count), ZERO)
+        value = cases((none_left, null(self.type)), (wins, incoming), (compare(exp.GT, self._held(), ZERO), old))
+        held = cases((none_left, cast(ZERO, "bigint")), (wins, col(self._of_change("in_n"))), otherwise=self._held())
         return {self.name: value, self._multiplicity: held}
 
-    def must_recompute(self) -> exp.Expression | None:
+    def must_recompute(self) -> exp.Expr | None:
         return all_of(
             [
                 compare(exp.GT, col(self.count), ZERO),
-                exp.Not(this=exp.paren(coalesce(self._incoming_wins(), exp.false()), copy=False)),
+                not_(coalesce(self._incoming_wins(), exp.false())),
                 compare(exp.LTE, self._held(), ZERO),
             ]
         )
 
-    def _incoming_wins(self) -> exp.Expression:
+    def _incoming_wins(self) -> exp.Expr:
         """There was no extremum before, or a value beyond it came in."""
         old, incoming = col(self.name + OLD), col(self._of_change("in"))
         beyond = compare(exp.GT if self.greatest else exp.LT, incoming, old)
-        return all_of([is_not_null(incoming), exp.or_(is_null(old), beyond, wrap=True)])
+        return all_of([is_not_null(incoming), any_of([is_null(old), beyond])])
 
-    def _held(self) -> exp.Expression:
+    def _held(self) -> exp.Expr:
         """How many rows hold the old extremum now."""
         old = col(self.name + OLD)
-        moved = exp.Case(
-            ifs=[
-                exp.If(this=compare(exp.EQ, col(self._of_change(what)), old), true=col(self._of_change(what + "_n")))
+        moved = cases(
+            *(
+                (compare(exp.EQ, col(self._of_change(what)), old), col(self._of_change(what + "_n")))
                 for what in ("in", "out")
-            ],
-            default=ZERO.copy(),
+            ),
+            otherwise=ZERO,
         )
         return add(coalesce(col(self._multiplicity + OLD), ZERO), moved)
 
-    def _best(self, value: exp.Expression) -> exp.Expression:
+    def _best(self, value: exp.Expr) -> exp.Expr:
         return exp.Max(this=value) if self.greatest else exp.Min(this=value)
-
-
-def _partition(keys: Sequence[exp.Expression]) -> list[exp.Expression]:
-    return [k.copy() for k in keys]

@@ -1,7 +1,7 @@
 """Aggregates without an exact algebra: the groups a delta touches are read again.
 
-Semantics: any aggregate whose result does not depend on the order of rows: sums of floating-point numbers, wide decimals,
-    DISTINCT aggregates, variances, correlations, logical and bit aggregates.
+Semantics: any aggregate whose result does not depend on the order of rows: sums of floating-point numbers, wide
+    decimals, DISTINCT aggregates, variances, correlations, logical and bit aggregates.
 Delta rule: none; the aggregate is evaluated over `new(x)` semi-joined with the keys of the touched groups.
 State kept: the result itself, so that an old value is retracted as it was stored, never recomputed.
 Cost: one read of the input, restricted to the touched groups.
@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from millstream.diff.aggregate.accumulator import Accumulator
 from millstream.ops import Column, Item
-from millstream.ops.expressions import cast
+from millstream.ops.expressions import cast, null
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Rescan(Accumulator):
     """The value of an aggregate call as the engine computes it."""
 
     type: str
-    call: exp.Expression
+    call: exp.Expr
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -37,8 +37,8 @@ class Rescan(Accumulator):
     def gather(self) -> tuple[Item, ...]:
         return ()
 
-    def merge(self) -> dict[str, exp.Expression]:
-        return {self.name: cast(exp.null(), self.type)}
+    def merge(self) -> dict[str, exp.Expr]:
+        return {self.name: null(self.type)}
 
-    def must_recompute(self) -> exp.Expression | None:
+    def must_recompute(self) -> exp.Expr | None:
         return exp.true()

@@ -1,8 +1,9 @@
 """Deletion vectors: the positions of a file's dead rows, as the Delta protocol writes them down.
 
-A vector is a magic number and a 64-bit roaring bitmap in the portable format. A small one lies in the log itself
-(storage `i`, in Z85 text), a larger one in a `deletion_vector_<uuid>.bin` beside the data (storage `u`), which may hold
-those of many files: a version byte, then per vector its size, its bytes and a checksum.
+A vector is a magic number and a 64-bit roaring bitmap in the portable format. It lies in the log itself (storage `i`,
+in Z85 text) or in a `deletion_vector_<uuid>.bin` beside the data (storage `u`), which may hold those of many files: a
+version byte, then per vector its size, its bytes and a checksum. Both are read; only the second is written, because
+VACUUM of delta-spark 4.4.0 fails on a table that holds the first.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from millstream.engine.storage.actions import Json
 
 _MAGIC = struct.pack("<i", 1681511377)
 _FORMAT = b"\x01"
-_INLINE_MAX_BYTES = 2048
 _ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DIGIT = {c: i for i, c in enumerate(_ALPHABET)}
 
@@ -99,30 +99,27 @@ def _read_stored(file: Path, offset: int, size: int) -> bytes:
 
 
 def write(root: Path, bitmaps: Mapping[str, BitMap64]) -> dict[str, Json]:
-    """Descriptors of the vectors of several data files; the large ones share one new file."""
+    """Store the vectors of several data files in one new file; their descriptors by the data files' paths."""
+    if not bitmaps:
+        return {}
+    name = uuid.uuid4()
+    reference, offset = z85_encode(name.bytes), len(_FORMAT)
     descriptors: dict[str, Json] = {}
-    stored: list[tuple[str, bytes, int]] = []
-    for path, bitmap in bitmaps.items():
-        bitmap.run_optimize()
-        data = _MAGIC + bitmap.serialize()
-        if len(data) <= _INLINE_MAX_BYTES:
-            descriptors[path] = _descriptor("i", z85_encode(data), len(data), len(bitmap))
-        else:
-            stored.append((path, data, len(bitmap)))
-    if stored:
-        name = uuid.uuid4()
-        reference, offset = z85_encode(name.bytes), len(_FORMAT)
-        with (root / f"deletion_vector_{name}.bin").open("xb") as handle:
-            handle.write(_FORMAT)
-            for path, data, count in stored:
-                handle.write(struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data)))
-                descriptors[path] = {**_descriptor("u", reference, len(data), count), "offset": offset}
-                offset += len(data) + 8
+    with (root / f"deletion_vector_{name}.bin").open("xb") as handle:
+        handle.write(_FORMAT)
+        for path, bitmap in bitmaps.items():
+            bitmap.run_optimize()
+            data = _MAGIC + bitmap.serialize()
+            handle.write(struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data)))
+            descriptors[path] = {
+                "storageType": "u",
+                "pathOrInlineDv": reference,
+                "offset": offset,
+                "sizeInBytes": len(data),
+                "cardinality": len(bitmap),
+            }
+            offset += len(data) + 8
     return descriptors
-
-
-def _descriptor(storage: str, text: str, size: int, cardinality: int) -> Json:
-    return {"storageType": storage, "pathOrInlineDv": text, "sizeInBytes": size, "cardinality": cardinality}
 
 
 def stored_name(descriptor: Json | None) -> str | None:

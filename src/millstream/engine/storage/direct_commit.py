@@ -18,6 +18,7 @@ from millstream.engine.storage.actions import DataFile
 from millstream.engine.storage.commit import changes_nothing, commit_info, commit_next, keeps_schema, txn_action
 from millstream.engine.storage.data_file import (
     CHANGE_TYPE,
+    UnreadableFileError,
     concatenated,
     conformed,
     read_rows,
@@ -48,22 +49,20 @@ def commit_rows(
     schema = arrow_schema_of(state.metadata.schema_string)
     new_rows = conformed(added, schema, added.num_rows) if added is not None else schema.empty_table()
     dead = dead_rows(root, state, removed)
-    folded = _files_to_fold(state, dead, new_rows.num_rows)
+    folded = _folded(root, state, dead, schema, new_rows.num_rows)
     is_append = not dead and not folded
     draft = Draft(root, state)
     with draft.kept_if_committed() as keep:
-        old_rows = [_live_rows(root, f, dead.get(f.path), schema) for f in folded]
-        for file in folded:
-            draft.remove(file)
-        data = concatenated([*old_rows, new_rows], schema)
+        for path in folded:
+            draft.remove(state.files[path])
+        data = concatenated([*folded.values(), new_rows], schema)
         if data.num_rows:
             draft.add_new(write_data(root, data, stats_columns(state)))
-        folded_paths = {f.path for f in folded}
-        draft.mark({path: bitmap for path, bitmap in dead.items() if path not in folded_paths})
+        draft.mark({path: bitmap for path, bitmap in dead.items() if path not in folded})
         if not is_append:
             changes = concatenated([_labelled(removed, schema, DELETE), _labelled(added, schema, INSERT)], schema)
             draft.add_changes(write_changes(root, changes))
-        metrics = _metrics(removed, added, sum(rows.num_rows for rows in old_rows), draft.num_new_files)
+        metrics = _metrics(removed, added, sum(r.num_rows for r in folded.values()), draft.num_new_files)
         info = commit_info("WRITE" if is_append else "MERGE", state.version, metrics, metadata)
         harmless = keeps_schema if is_append else changes_nothing
         outcome = commit_next(log, root, state, txn, [info, txn_action(txn), *draft.actions], harmless)
@@ -73,13 +72,18 @@ def commit_rows(
     return Commit(outcome, new_rows.num_rows, removed.num_rows if removed is not None else 0)
 
 
-def _files_to_fold(state: TableState, dead: DeadRows, new_rows: int) -> list[DataFile]:
-    live = []
-    for file in state.files.values():
-        if file.num_records is not None:
-            gone = dead.get(file.path)
-            live.append((file, file.num_records - (len(gone) if gone is not None else file.num_dead)))
-    return to_fold(live, new_rows)
+def _folded(root: Path, state: TableState, dead: DeadRows, schema: pa.Schema, new_rows: int) -> dict[str, pa.Table]:
+    """The live rows of the files this commit folds, by the files' paths."""
+    counted = [(f, f.num_records - _num_dead(f, dead)) for f in state.files.values() if f.num_records is not None]
+    try:
+        return {f.path: _live_rows(root, f, dead.get(f.path), schema) for f in to_fold(counted, new_rows)}
+    except UnreadableFileError:
+        return {}  # written by another engine in a way only Spark reads; compaction will fold it
+
+
+def _num_dead(file: DataFile, dead: DeadRows) -> int:
+    now = dead.get(file.path)
+    return file.num_dead if now is None else len(now)
 
 
 def _live_rows(root: Path, file: DataFile, dead: BitMap64 | None, schema: pa.Schema) -> pa.Table:

@@ -18,7 +18,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 from millstream import naming
 from millstream.engine.storage import spark_apply, spark_way
 from millstream.engine.storage.change_feed import read_changes
+from millstream.engine.storage.checkpoint import is_due, write_checkpoint
 from millstream.engine.storage.commit import already_done, changes_nothing, conflict, writing
+from millstream.engine.storage.compaction import compact, files_to_rewrite
 from millstream.engine.storage.create import create_directly, properties_of
 from millstream.engine.storage.data_file import UnreadableFileError
 from millstream.engine.storage.deletion_vector import UnreadableVectorError
@@ -37,6 +39,7 @@ from millstream.engine.storage.model import (
     Snapshot,
     Txn,
 )
+from millstream.engine.storage.pruning import Among, pruned
 from millstream.engine.storage.ranges import classify
 from millstream.engine.storage.scan import POSITION_SCHEMA, scan, scan_obstacle
 from millstream.engine.storage.schema import (
@@ -70,7 +73,6 @@ class DeltaStore:
         self._settings = settings
         self._lock = threading.Lock()
         self._logs: dict[str, TableLog] = {}
-        self._writers: dict[str, threading.RLock] = {}
 
     # What is there
 
@@ -127,13 +129,21 @@ class DeltaStore:
 
     # Reading
 
-    def read(self, path: str, version: int, columns: Sequence[str] | None = None) -> DataFrame:
-        """The contents at `version`."""
-        return self._read(path, version, columns, located=False)
+    def read(
+        self, path: str, version: int, columns: Sequence[str] | None = None, *, among: Among | None = None
+    ) -> DataFrame:
+        """The contents at `version`.
 
-    def read_located(self, path: str, version: int, columns: Sequence[str] | None = None) -> DataFrame:
+        Args:
+            among: values per column; rows with none of them may be left out, and files without such rows are.
+        """
+        return self._read(path, version, columns, among, located=False)
+
+    def read_located(
+        self, path: str, version: int, columns: Sequence[str] | None = None, *, among: Among | None = None
+    ) -> DataFrame:
         """The contents at `version`, each row with `naming.FILE` and `naming.ROW`, for a `ChangeSet`."""
-        return self._read(path, version, columns, located=True)
+        return self._read(path, version, columns, among, located=True)
 
     def changes(self, path: str, after: int, upto: int, columns: Sequence[str] | None = None) -> Changes:
         """The difference between two versions as a Z-set with `naming.WEIGHT`.
@@ -162,10 +172,13 @@ class DeltaStore:
     def _arrow_changes(self, rows: pa.Table, schema: StructType) -> Changes:
         return Changes(schema, rows, lambda: self._spark.createDataFrame(rows, schema=schema))
 
-    def _read(self, path: str, version: int, columns: Sequence[str] | None, *, located: bool) -> DataFrame:
+    def _read(
+        self, path: str, version: int, columns: Sequence[str] | None, among: Among | None, *, located: bool
+    ) -> DataFrame:
         state = self._state(path, version)
         root = self._direct_root(path)
         if root is not None and not reading_obstacle(state) and not scan_obstacle(root, state):
+            state = pruned(state, among) if among else state
             try:
                 if fits_driver(state):
                     return self._on_driver(root, state, columns, located=located)
@@ -226,7 +239,7 @@ class DeltaStore:
         Raises:
             MillstreamError: `COMMIT_CONFLICT` if the table moved on since `change.expected_version`.
         """
-        with self._writer(path):
+        with _writer(path):
             log, state = self._log(path), self._state(path, None)
             if done := already_done(log, state, txn):
                 return done
@@ -237,11 +250,12 @@ class DeltaStore:
             root = self._writable_root(path, state)
             if root is None or not marks_rows(state) or not (fits(removed, state) and fits(added, state)):
                 return self._apply_by_spark(path, state, change, txn, metadata)
-            with writing(path):
-                if _is_on_driver(removed) and _is_on_driver(added):
-                    return commit_rows(log, root, state, removed, added, txn, metadata)
-                limit = self._settings.direct_max_rows
-                return commit_changes(self._spark, log, root, state, removed, added, txn, metadata, limit)
+            try:
+                with writing(path):
+                    made = self._apply_directly(log, root, state, removed, added, txn, metadata)
+            except UnreadableVectorError:  # another engine's; Delta's reader knows more formats
+                return self._apply_by_spark(path, state, change, txn, metadata)
+            return _checkpointed(root, state, made) if made else None
 
     def enable_change_data_feed(self, path: str) -> int:
         """Switch the change data feed on; returns the version from which changes are recorded."""
@@ -251,10 +265,27 @@ class DeltaStore:
             self._spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
         return self.version(path)
 
+    def needs_compaction(self, path: str) -> bool:
+        """Whether many small files or dead rows slow reads down."""
+        return bool(files_to_rewrite(self._state(path, None)))
+
+    def compact(self, path: str) -> int:
+        """Rewrite small files and files with many dead rows; no row changes. Returns the table's version."""
+        with _writer(path):
+            log, state = self._log(path), self._state(path, None)
+            files = files_to_rewrite(state)
+            root = self._writable_root(path, state)
+            if root is None or scan_obstacle(root, state):
+                self._spark.sql(f"OPTIMIZE {spark_way.table(normalised(path))}")
+            elif files:
+                with writing(path):
+                    return compact(self._spark, log, root, state, files)
+            return log.version()
+
     # Inside
 
     def _write(self, path: str, rows: Rows, txn: Txn, metadata: Mapping[str, object], *, replace: bool) -> Commit:
-        with self._writer(path):
+        with _writer(path):
             log, state = self._log(path), self._state(path, None)
             if done := already_done(log, state, txn):
                 return done
@@ -262,12 +293,29 @@ class DeltaStore:
             if root is not None and fits(rows, state):
                 with writing(path):
                     if isinstance(rows, pa.Table) and not replace:
-                        return commit_rows(log, root, state, None, rows, txn, metadata)
-                    frame = spark_way.as_frame(self._spark, rows, spark_schema(state.metadata.schema_string))
-                    return commit_frame(log, root, state, frame, txn, metadata, replace=replace)
+                        made = commit_rows(log, root, state, None, rows, txn, metadata)
+                    else:
+                        frame = spark_way.as_frame(self._spark, rows, spark_schema(state.metadata.schema_string))
+                        made = commit_frame(log, root, state, frame, txn, metadata, replace=replace)
+                return _checkpointed(root, state, made)
             schema, mode = spark_schema(state.metadata.schema_string), "overwrite" if replace else "append"
             spark_way.write(self._spark, normalised(path), rows, schema, mode, txn, metadata)
             return self._committed(path, txn)
+
+    def _apply_directly(
+        self,
+        log: TableLog,
+        root: Path,
+        state: TableState,
+        removed: Rows | None,
+        added: Rows | None,
+        txn: Txn,
+        metadata: Mapping[str, object],
+    ) -> Commit | None:
+        if _is_on_driver(removed) and _is_on_driver(added):
+            return commit_rows(log, root, state, removed, added, txn, metadata)
+        limit = self._settings.direct_max_rows
+        return commit_changes(self._spark, log, root, state, removed, added, txn, metadata, limit)
 
     def _apply_by_spark(
         self, path: str, state: TableState, change: ChangeSet, txn: Txn, metadata: Mapping[str, object]
@@ -310,10 +358,15 @@ class DeltaStore:
     def _direct_root(self, path: str) -> Path | None:
         return local_root(path) if self._settings.direct_way == "auto" else None
 
-    def _writer(self, path: str) -> threading.RLock:
-        """One writer of a table at a time in this process; across processes the commit itself decides."""
-        with self._lock:
-            return self._writers.setdefault(normalised(path), threading.RLock())
+
+_writers: dict[str, threading.RLock] = {}
+_writers_lock = threading.Lock()
+
+
+def _writer(path: str) -> threading.RLock:
+    """One writer of a table at a time in this process; across processes the commit itself decides."""
+    with _writers_lock:
+        return _writers.setdefault(normalised(path), threading.RLock())
 
 
 def _check_unmoved(log: TableLog, state: TableState, expected: int) -> None:
@@ -322,6 +375,13 @@ def _check_unmoved(log: TableLog, state: TableState, expected: int) -> None:
     for other in log.commits(expected, state.version):
         if not changes_nothing(other):
             raise conflict(log.path, other)
+
+
+def _checkpointed(root: Path, state: TableState, made: Commit) -> Commit:
+    """`made`, with the checkpoint that is due after it."""
+    if not made.repeated and is_due(state, made.version):
+        write_checkpoint(root)
+    return made
 
 
 def _is_on_driver(rows: Rows | None) -> bool:

@@ -2,8 +2,9 @@
 
 from millstream.ops import Relation
 from millstream.sql.rewrites.prune_columns import prune_columns
+from millstream.sql.rewrites.pull_up_projections import pull_up_projections
 
-REWRITES = (prune_columns,)
+REWRITES = (pull_up_projections, prune_columns)
 
 
 def rewrite(relation: Relation) -> Relation:

@@ -6,7 +6,7 @@ stands in the tree twice (a CTE) keeps what either place needs, so that it stays
 
 from __future__ import annotations
 
-from millstream.ops import Aggregate, Filter, InnerJoin, Item, OuterJoin, Project, Relation, Scan, UnionAll
+from millstream.ops import Aggregate, Filter, InnerJoin, Item, OuterJoin, Project, Relation, Scan
 from millstream.ops.relations import referenced
 from millstream.ops.walk import with_children
 
@@ -19,12 +19,13 @@ def prune_columns(relation: Relation) -> Relation:
 
 
 def _collect(relation: Relation, needed: set[str], needs: dict[Relation, set[str]]) -> None:
-    known = needs.setdefault(relation, set())
-    if known and needed <= known:
+    if relation in needs and needed <= needs[relation]:
         return
+    known = needs.setdefault(relation, set())
     known |= needed
+    below = _needed_below(relation, known)
     for child in relation.children:
-        _collect(child, _needed_below(relation, known) & {c.name for c in child.schema}, needs)
+        _collect(child, below & {c.name for c in child.schema}, needs)
 
 
 def _needed_below(relation: Relation, needed: set[str]) -> set[str]:
@@ -54,15 +55,16 @@ def _narrowed(relation: Relation, children: tuple[Relation, ...], needed: set[st
     match relation:
         case Scan():
             kept = [i for i, c in enumerate(relation.output) if c.name in needed] or [0]
-            return Scan(relation.source, tuple(relation.origin[i] for i in kept), tuple(relation.output[i] for i in kept))
+            return Scan(
+                relation.source, tuple(relation.origin[i] for i in kept), tuple(relation.output[i] for i in kept)
+            )
         case Project():
             return Project(children[0], _kept(relation, needed))
         case Aggregate():
             return Aggregate(children[0], relation.keys, tuple(i for i in relation.calls if i.column.name in needed))
-        case UnionAll():
-            return UnionAll(children)
     return with_children(relation, children)
 
 
 def _kept(relation: Project, needed: set[str]) -> tuple[Item, ...]:
+    """The items in use; a relation has at least one column, so that its rows can be counted."""
     return tuple(i for i in relation.items if i.column.name in needed) or relation.items[:1]

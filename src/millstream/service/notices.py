@@ -1,0 +1,30 @@
+"""What a user is told without anything being wrong: Python warnings, which the command line prints as sentences."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+
+class MillstreamWarning(UserWarning):
+    """Anything millstream says unasked."""
+
+
+class ChangeFeedWarning(MillstreamWarning):
+    """A source table was altered so that it records its changes."""
+
+
+class FullRefreshWarning(MillstreamWarning):
+    """A stream table can only be recomputed; the text says why."""
+
+
+class NoticeWarning(MillstreamWarning):
+    """Something in a query has no effect on a stream table."""
+
+
+def tell(sentence: str, category: type[MillstreamWarning]) -> None:
+    """Warn, pointing at the line outside millstream that made the call."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("millstream."):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(sentence, category, stacklevel=depth)

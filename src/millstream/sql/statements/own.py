@@ -1,0 +1,168 @@
+"""millstream's own statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from sqlglot import TokenType
+
+from millstream.errors import Code, MillstreamError
+from millstream.naming import TableName
+from millstream.results import RefreshMode, Status
+from millstream.sql.statements.model import (
+    SESSION_CATALOG,
+    AlterStreamTable,
+    CreateStreamTable,
+    DescribeStreamTable,
+    DropStreamTable,
+    ExplainStreamTable,
+    OwnStatement,
+    RefreshStreamTable,
+    ShowStreamTables,
+)
+from millstream.sql.statements.scanner import Scanner, stripped, word_of
+
+_MODES = " | ".join(RefreshMode)
+_CREATE_FORM = (
+    "CREATE [OR REPLACE] STREAM TABLE [IF NOT EXISTS] name [SCHEDULE '1m' | CALCULATED] "
+    f"[REFRESH MODE {_MODES}] [WITH NO DATA] AS query"
+)
+_ALTER_FORM = (
+    "ALTER STREAM TABLE name SET SCHEDULE '1m' | SET SCHEDULE CALCULATED | "
+    f"SET REFRESH MODE {_MODES} | SET STATUS ACTIVE | SET STATUS SUSPENDED | AS query"
+)
+_MODE = ("refresh mode", tuple(RefreshMode), Code.MODE_INVALID)
+_STATUS = ("status", (Status.ACTIVE, Status.SUSPENDED), Code.STATUS_INVALID)
+
+
+def own_statement(s: Scanner) -> OwnStatement | None:
+    """The statement if it is one of ours; the scanner has not moved if it is not."""
+    if s.at("ATTACH") or s.at("DETACH"):
+        raise _later(s, word_of(s.peek()), "read Delta tables of the lake instead")
+    for phrase, form, read in _OWN:
+        if s.accept(phrase):
+            s.form = form
+            return read(s)
+    return None
+
+
+def _create(s: Scanner, or_replace: bool = False) -> CreateStreamTable:
+    s.expect("TABLE")
+    if or_replace and s.at("IF NOT EXISTS"):
+        s.fail("a name (OR REPLACE and IF NOT EXISTS exclude each other)")
+    if_not_exists = s.accept("IF NOT EXISTS")
+    name = _table_name(s)
+    schedule: str | None = None
+    mode: str | None = None
+    no_data = False
+    while not s.at("AS"):
+        if schedule is None and (s.at("SCHEDULE") or s.at("CALCULATED")):
+            schedule = _schedule(s)
+        elif mode is None and s.accept("REFRESH MODE"):
+            mode = _choice(s, *_MODE)
+        elif not no_data and s.accept("WITH NO DATA"):
+            no_data = True
+        elif s.at("SERVE TO"):
+            raise _later(s, "SERVE TO", "leave the clause out: the result is a Delta table that any reader can use")
+        else:
+            free = {"SCHEDULE": schedule is None, "REFRESH MODE": mode is None, "WITH NO DATA": not no_data}
+            s.fail(" or ".join([*(c for c, is_free in free.items() if is_free), "AS and the query"]))
+    query, offset = _query(s)
+    return CreateStreamTable(name, query, offset, schedule, mode, or_replace, if_not_exists, no_data)
+
+
+def _alter(s: Scanner) -> AlterStreamTable:
+    name = _table_name(s)
+    if s.at("AS"):
+        query, offset = _query(s)
+        return AlterStreamTable(name, query=query, query_offset=offset)
+    s.expect("SET", "SET, or AS and the query")
+    if s.at("SCHEDULE"):
+        return AlterStreamTable(name, set_schedule=s.last(_schedule(s)))
+    if s.accept("REFRESH MODE"):
+        return AlterStreamTable(name, set_refresh_mode=s.last(_choice(s, *_MODE)))
+    s.expect("STATUS", "SCHEDULE, REFRESH MODE or STATUS")
+    return AlterStreamTable(name, set_status=s.last(_choice(s, *_STATUS)))
+
+
+def _drop(s: Scanner) -> DropStreamTable:
+    if_exists = s.accept("IF EXISTS")
+    return DropStreamTable(_table_name(s), if_exists, cascade=s.last(s.accept("CASCADE")))
+
+
+# DESCRIBE and EXPLAIN need the word TABLE to be ours: `DESCRIBE stream` asks Spark about a table of that name.
+_OWN: tuple[tuple[str, str, Callable[[Scanner], OwnStatement]], ...] = (
+    ("CREATE STREAM", _CREATE_FORM, _create),
+    ("CREATE OR REPLACE STREAM", _CREATE_FORM, partial(_create, or_replace=True)),
+    ("ALTER STREAM", _ALTER_FORM, lambda s: _alter(s.expect("TABLE"))),
+    ("DROP STREAM", "DROP STREAM TABLE [IF EXISTS] name [CASCADE]", lambda s: _drop(s.expect("TABLE"))),
+    (
+        "REFRESH STREAM",
+        "REFRESH STREAM TABLE name [FULL]",
+        lambda s: RefreshStreamTable(_table_name(s.expect("TABLE")), full=s.last(s.accept("FULL"))),
+    ),
+    ("SHOW STREAM", "SHOW STREAM TABLES", lambda s: s.expect("TABLES").last(ShowStreamTables())),
+    ("DESCRIBE STREAM TABLE", "DESCRIBE STREAM TABLE name", lambda s: DescribeStreamTable(s.last(_table_name(s)))),
+    ("DESC STREAM TABLE", "DESC STREAM TABLE name", lambda s: DescribeStreamTable(s.last(_table_name(s)))),
+    ("EXPLAIN STREAM TABLE", "EXPLAIN STREAM TABLE name", lambda s: ExplainStreamTable(s.last(_table_name(s)))),
+)
+
+
+def _table_name(s: Scanner) -> TableName:
+    tokens = s.name(quotes='`"')  # PostgreSQL's quotes too; to Spark's tokenizer they are a string
+    if not tokens:
+        s.fail("a name")
+    parts = [t.text for t in tokens]
+    if len(parts) == 3 and parts[0].lower() == SESSION_CATALOG:
+        parts = parts[1:]
+    position = s.span(tokens[0], tokens[-1])
+    hint = "use name or schema.name, of letters, digits and underscores"
+    if any("." in p for p in parts):
+        raise s.error(Code.NAME_INVALID, f"a name may not contain a dot: {'.'.join(parts)!r}", hint, position)
+    try:
+        return TableName.parse(".".join(parts))
+    except MillstreamError as e:
+        raise s.error(e.code, e.message, e.hint or hint, position) from None
+
+
+def _schedule(s: Scanner) -> str:
+    s.accept("SCHEDULE")
+    if s.accept("CALCULATED"):
+        return "CALCULATED"
+    token = s.accept_type(TokenType.STRING)
+    if token is None:
+        s.fail("a quoted schedule such as '1m', or CALCULATED")
+    schedule = token.text.strip()
+    return schedule.upper() if schedule.upper() == "CALCULATED" else schedule
+
+
+def _choice(s: Scanner, what: str, choices: Sequence[str], code: Code) -> str:
+    """One of the choices, quoted or not, in any case."""
+    position = s.here()
+    token = s.accept_type(TokenType.STRING) or s.accept_type(TokenType.VAR)
+    if token is None:
+        s.fail(f"a {what}")
+    value = " ".join(token.text.upper().split())
+    if f"{value} STRICT" in choices and s.accept("STRICT"):
+        value = f"{value} STRICT"
+    if value not in choices:
+        raise s.error(code, f"{value} is no {what} that can be set", f"use {', '.join(choices)}", position)
+    return value
+
+
+def _query(s: Scanner) -> tuple[str, int]:
+    """The exact text after AS, up to the end of the statement, and where it begins."""
+    as_token = s.peek()
+    s.index += 1
+    if as_token is None or (s.peek() is None and s.piece.broken_at is None):
+        s.fail("a query after AS")
+    # What this tokenizer cannot finish may be fine in the query's own dialect: the query's parser decides.
+    query = stripped(s.text, as_token.end + 1, s.piece.stop)
+    return query.text, query.offset
+
+
+def _later(s: Scanner, words: str, hint: str) -> MillstreamError:
+    first, last = s.piece.tokens[s.index], s.piece.tokens[s.index + len(words.split()) - 1]
+    message = f"{words} is for PostgreSQL databases; this version of millstream serves Delta tables only"
+    return s.error(Code.UNSUPPORTED_SQL, message, hint, s.span(first, last))

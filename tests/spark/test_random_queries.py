@@ -1,0 +1,88 @@
+"""A sample of the property tests' random queries and changes, through the real engines.
+
+The oracle of the property tests is DuckDB; here the same queries meet Spark's own semantics, Delta's change feeds and
+the stored tables. A fixed seed: a run that fails can be run again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from millstream.testing.queries import queries
+from millstream.testing.strategies import TABLES, Scenario, scenarios
+
+if TYPE_CHECKING:
+    from lake_kit import Lake
+
+pytestmark = pytest.mark.spark
+
+Case = tuple[str, Scenario]
+
+
+def drawn(count: int, number: int) -> list[Case]:
+    """Draw cases without running anything: the lake they run in is made once."""
+    found: list[Case] = []
+
+    @seed(number)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.tuples(queries(TABLES), scenarios(TABLES, max_rows=6, max_steps=2)))
+    def collect(case: Case) -> None:
+        found.append(case)
+
+    collect()
+    return found
+
+
+def write(lake: Lake, name: str, rows: list[tuple[tuple[Any, ...], int]]) -> None:
+    """Apply weighted rows to a table in one commit: the feed has them as deletes and inserts."""
+    added = [row for row, weight in rows for _ in range(max(weight, 0))]
+    going = [row for row, weight in rows for _ in range(max(-weight, 0))]
+    for row in list(going):
+        if row in added:  # a row that comes and goes within a batch never was
+            added.remove(row)
+            going.remove(row)
+    columns = ", ".join(f"{c.name} {c.type}" for c in TABLES[name])
+    spark = lake.ms.spark
+    for row in going:
+        condition = " AND ".join(f"t.{c.name} <=> {_literal(v)}" for c, v in zip(TABLES[name], row, strict=True))
+        ids = [r[0] for r in spark.sql(f"SELECT MIN(id) FROM {name} t WHERE {condition}").collect()]
+        lake.sql(f"DELETE FROM {name} WHERE id = {ids[0]}")
+    if added:
+        frame = spark.createDataFrame([(random.getrandbits(60), *r) for r in added], f"id BIGINT, {columns}")
+        frame.write.format("delta").mode("append").saveAsTable(name)
+
+
+def _literal(value: object) -> str:
+    return "NULL" if value is None else f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def change(lake: Lake, batch: Mapping[str, list[tuple[tuple[Any, ...], int]]]) -> None:
+    for name, rows in batch.items():
+        write(lake, name, rows)
+
+
+@pytest.mark.parametrize(
+    "number", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
+)
+def test_random_queries(lake: Lake, number: int) -> None:
+    cases = drawn(24, number)
+    for name, columns in TABLES.items():
+        lake.table(name, "id BIGINT, " + ", ".join(f"{c.name} {c.type}" for c in columns))
+    change(lake, cases[0][1].initial)
+    for position, (query, _) in enumerate(cases):
+        lake.stream(f"st{position}", query)
+    for step in cases[0][1].steps[:2]:
+        change(lake, step.changes)
+        lake.refresh_all(expected=None)

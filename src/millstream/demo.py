@@ -44,7 +44,8 @@ STREAM_TABLES = {
 _CHANGES = (
     (
         "60 new orders",
-        "INSERT INTO orders SELECT {orders} + id, id * 17 % {customers}, id * 31 % 2000, 2, DATE'2026-06-01' FROM range(60)",
+        "INSERT INTO orders "
+        "SELECT {orders} + id, id * 17 % {customers}, id * 31 % 2000, 2, DATE'2026-06-01' FROM range(60)",
     ),
     ("30 orders cancelled", "DELETE FROM orders WHERE order_id % ({orders} DIV 30) = 7"),
     ("10 customers moved", "UPDATE customers SET country = 'NO' WHERE customer_id % ({customers} DIV 10) = 3"),

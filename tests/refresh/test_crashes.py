@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -182,18 +184,17 @@ def test_a_restored_catalog_makes_delta_skip_nothing(t: Lake) -> None:
     t.stream("plain", PLAIN)
     t.insert("t", "'x', 1")
     t.refresh_all(expected=None)
-    kept = t.root.parent / "kept"
-    kept.mkdir()
-    files = [p for p in t.root.iterdir() if p.name.startswith("catalog") or p.suffix in {".db", ".sqlite"}]
-    assert files
-    for file in files:
-        shutil.copy(file, kept / file.name)
+    (file,) = t.root.glob("*.db")
+    kept = t.root.parent / "kept.db"
+    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(kept)) as copy:
+        source.backup(copy)
     for number in range(3):
         t.insert("t", f"'y{number}', 1")
         t.refresh_all(expected=None)
     t.ms.close()
-    for file in files:
-        shutil.copy(kept / file.name, file)
+    for left in t.root.glob(f"{file.name}*"):
+        left.unlink()
+    shutil.copy(kept, file)
     with open_lake(t.root) as restored:
         restored.queries = t.queries
         restored.insert("t", "'z', 1")

@@ -127,8 +127,9 @@ def _page(result: Mapping[str, Any], summary: Summary, plot_name: str | None, ra
     parts = [
         "# Refresh benchmark",
         "",
-        f"Measured on {result['date']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}, in one",
-        f"process, interleaved; medians. Raw data: [{raw}]({raw}). A trivial Spark job took {result['trivial_job_ms']:.0f} ms.",
+        f"Measured on {result['date']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']},",
+        f"in one process, interleaved; medians. Raw data: [{raw}]({raw}).",
+        f"A trivial Spark job took {result['trivial_job_ms']:.0f} ms.",
         "",
         *(f"- {line}" for line in summary.verdicts),
         "",

@@ -1,4 +1,4 @@
-"""Runs the matrix of sizes, change rates, queries and modes in one process, interleaved, and writes what it measured."""
+"""Runs the matrix of sizes, change rates, queries and modes in one process, interleaved, and writes the results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The five queries of the specification's benchmark guide, their tables, and the mix of changes: 70 % UPDATE, 15 % DELETE,
-15 % INSERT, scattered over the whole table.
+"""The five queries of the specification's benchmark guide, their tables, and the mix of changes.
+
+70 % UPDATE, 15 % DELETE, 15 % INSERT, scattered over the whole table.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Workload:
         """Create and fill the tables."""
         feed = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
         self.ms.sql(
-            f"CREATE TABLE {self.src} (id BIGINT, region STRING, category STRING, amount DECIMAL(12,2), score INT) {feed}"
+            f"CREATE TABLE {self.src} "
+            f"(id BIGINT, region STRING, category STRING, amount DECIMAL(12,2), score INT) {feed}"
         )
         self.ms.sql(f"CREATE TABLE {self.dim} (region STRING, region_name STRING) {feed}")
         self.ms.sql(f"INSERT INTO {self.src} {self._rows(0, self.rows)}")

@@ -67,8 +67,8 @@ class SparkAnalyzer:
     def prints_faithfully(self, text: str, columns: int) -> bool:
         """Whether the parsed and printed query is, to Spark, the query the user wrote.
 
-        The parser alters a few meanings silently, e.g. of adjacent string literals; Spark's optimised plans of both texts
-        then differ. (The analysed plans also differ where the two only use other names for one function.)
+        The parser alters a few meanings silently, e.g. of adjacent string literals; Spark's optimised plans of both
+        texts then differ. (The analysed plans also differ where the two only use other names for one function.)
         """
         printed = to_sql(parse_query(text))
         return self._optimised(text, columns) == self._optimised(printed, columns)

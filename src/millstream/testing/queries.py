@@ -38,9 +38,9 @@ class From:
 
 
 @st.composite
-def queries(draw: st.DrawFn, tables: Tables) -> str:
+def queries(draw: st.DrawFn, tables: Tables, *, least: int = 3, most: int = 5) -> str:
     """Random queries of three to five operators, scans not counted."""
-    return make_query(Choices.drawn(draw), tables)
+    return make_query(Choices.drawn(draw), tables, least=least, most=most)
 
 
 def make_query(choices: Choices, tables: Tables, *, least: int = 3, most: int = 5) -> str:

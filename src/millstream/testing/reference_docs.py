@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import sys
 from pathlib import Path
 
@@ -23,8 +24,8 @@ def errors_page() -> str:
         [
             "# Errors",
             "",
-            "Every error millstream raises on purpose is a `MillstreamError` with one of these codes, a message, a hint and,",
-            "for SQL, a position. Match on `error.code`; the texts may change.",
+            "Every error millstream raises on purpose is a `MillstreamError` with one of these codes, a message,",
+            "a hint and, for SQL, a position. Match on `error.code`; the texts may change.",
             "",
             "| code | meaning |",
             "|---|---|",
@@ -47,7 +48,7 @@ def settings_page() -> str:
         [
             "# Settings",
             "",
-            "In a `millstream.toml` in the lake's directory, or named by `connect(config=...)` and `millstream --config`:",
+            "In a `millstream.toml` in the lake's directory, or one named by `connect(config=...)` or `--config`:",
             "",
             "```toml",
             "[millstream]",
@@ -75,7 +76,7 @@ def _descriptions() -> dict[str, str]:
         if isinstance(node, ast.ClassDef) and node.name == "Settings"
     ).body
     found: dict[str, str] = {}
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             assert isinstance(text, ast.Expr), f"{field.target.id} has no description"
             assert isinstance(text.value, ast.Constant), f"{field.target.id} has no description"

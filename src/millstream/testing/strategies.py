@@ -54,9 +54,9 @@ class Scenario:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, tables: Tables) -> Scenario:
+def scenarios(draw: st.DrawFn, tables: Tables, *, max_rows: int = 7, max_steps: int = 4) -> Scenario:
     """Random initial rows and batches of inserts, updates and deletes on several tables at once."""
-    return make_scenario(Choices.drawn(draw), tables)
+    return make_scenario(Choices.drawn(draw), tables, max_rows=max_rows, max_steps=max_steps)
 
 
 def make_scenario(choices: Choices, tables: Tables, *, max_rows: int = 7, max_steps: int = 4) -> Scenario:

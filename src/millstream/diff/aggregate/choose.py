@@ -17,7 +17,7 @@ from millstream.ops.expressions import ZERO, cast, col, compare, when
 
 # a product of a DECIMAL(p, s) and a weight of ten digits keeps all digits up to here
 MAX_EXACT_PRECISION = 27
-# the quotient of its sum, a DECIMAL(p + 10, s), and a count has the s + 4 digits of AVG up to here; beyond, six at least
+# the quotient of its sum, a DECIMAL(p + 10, s), and a count has the s + 4 digits of AVG up to here; then six at least
 MAX_EXACT_AVERAGE = 24
 LEAST_QUOTIENT_SCALE = 6
 _SMALL_INTEGRAL = {"tinyint", "smallint", "int"}

@@ -101,8 +101,8 @@ def test_no_data_starts_no_spark_job_and_moves_the_timestamp(orders: Lake) -> No
 
 def test_appends_are_appended(orders: Lake) -> None:
     lake = orders
-    lake.stream("large", "SELECT id, amount FROM orders WHERE amount > 4", "AUTO")
-    lake.stream("pairs", "SELECT x.id AS a, y.id AS b FROM orders x JOIN orders y ON x.customer = y.customer", "AUTO")
+    lake.stream("large", "SELECT id, amount FROM orders WHERE amount > 4")
+    lake.stream("pairs", "SELECT x.id AS a, y.id AS b FROM orders x JOIN orders y ON x.customer = y.customer")
     lake.insert("orders", "4, 'b', 10.00", "5, 'b', 0.01")
     result = lake.refresh("large", Action.APPEND_ONLY)
     assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (1, 0, 0)
@@ -251,8 +251,8 @@ def test_a_failure_is_recorded_and_leaves_the_old_contents(orders: Lake) -> None
 
 def test_altering(orders: Lake) -> None:
     lake = orders
-    lake.stream("totals", TOTALS, "AUTO")
-    lake.stream("most", "SELECT MAX(total) AS m FROM totals", "AUTO")
+    lake.stream("totals", TOTALS, "DIFFERENTIAL STRICT")
+    lake.stream("most", "SELECT MAX(total) AS m FROM totals")
     lake.sql("ALTER STREAM TABLE totals SET SCHEDULE '5m'", "ALTER STREAM TABLE totals SET REFRESH MODE DIFFERENTIAL")
     status = {s.name: s for s in lake.ms.status()}["totals"]
     assert (status.schedule, status.refresh_mode) == ("5m", "DIFFERENTIAL")

@@ -57,7 +57,7 @@ QUERIES: tuple[tuple[str, Code, tuple[int, int] | None], ...] = (
     ("SELECT a, b AS A FROM t", Code.DUPLICATE_COLUMN, None),
     ("SELECT a AS __ms_x FROM t", Code.NAME_INVALID, None),
     ("SELECT a, NULL AS nothing FROM t", Code.UNSUPPORTED_TYPE, None),
-    ("SELECT a + b.c FROM t", Code.UNKNOWN_COLUMN, None),
+    ("SELECT a + b.c FROM t", Code.QUERY_INVALID, None),
     ("SELECT a FROM t GROUP BY b", Code.QUERY_INVALID, None),
     ("SELECT SUM(b, a) FROM t", Code.QUERY_INVALID, None),
     ("SELECT no_such_function(a) FROM t", Code.QUERY_INVALID, None),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from sqlglot import exp
 
+from millstream.engine.spark_errors import first_line
 from millstream.errors import Code, MillstreamError, Position
 from millstream.ops import Column
 from millstream.ops.render import to_sql
@@ -89,8 +90,10 @@ def _numbered(plan: str) -> str:
     return re.sub(r"#\d+L?", lambda match: numbers.setdefault(match.group(0), f"#{len(numbers)}"), plan)
 
 
-def explained(error: PySparkException, text: str) -> MillstreamError:
+def explained(error: Exception, text: str) -> MillstreamError:
     """A refusal of Spark's as a coded error with its place in the text."""
+    if not isinstance(error, PySparkException):
+        return MillstreamError(Code.QUERY_INVALID, first_line(error), sql=text)
     condition = (error.getCondition() or "").split(".")[0]
     message = str(error).strip().split("\n")[0]
     message = re.sub(r"^\[[A-Z_.]+\] ", "", message)

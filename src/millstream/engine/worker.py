@@ -96,11 +96,17 @@ class Workers:
         self._spark = spark
         self._settings = settings
         self._local = threading.local()
+        self._generation = 0
+
+    def renew(self) -> None:
+        """Have every thread take a new session: one remembers the SQL functions it has called, as they were then."""
+        self._generation += 1
 
     def here(self) -> Worker:
         """The worker of the calling thread."""
         worker: Worker | None = getattr(self._local, "worker", None)
-        if worker is None:
+        if worker is None or self._local.generation != self._generation:
+            self._local.generation = self._generation
             session = new_worker_session(self._spark)
             worker = Worker(session, DeltaStore(session, self._settings), SparkAnalyzer(session))
             self._local.worker = worker

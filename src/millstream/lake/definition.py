@@ -105,23 +105,19 @@ def compile_query(
     sources: Sources,
     analyzer: SparkAnalyzer,
     functions: Mapping[str, str],
-    *,
-    is_new: bool = True,
     is_faithful: bool | None = None,
 ) -> Compiled:
     """Compile a query for a refresh mode.
 
     Args:
+        sources: the lake as it is, or, for a definition that exists, what was recorded with it, whatever has become of
+            its sources.
         functions: the lake's SQL functions the query calls, with their texts.
-        is_new: whether names are checked against the lake as it is; a definition that exists is compiled from what
-            was recorded with it, whatever has become of its sources.
-        is_faithful: what was found out before about our printed SQL.
+        is_faithful: what was found out before about our printed SQL; None asks Spark, about the lake as it is.
 
     Raises:
         MillstreamError: the query is wrong, or the mode is DIFFERENTIAL and it cannot be maintained.
     """
-    if is_new:
-        analyzer.describe_text(query)  # errors that point into the user's own text
     names, tables, views = _read_by(query, sources)
     _refuse_opaque(functions)
     empty = {s.id: _empty(s) for s in tables.values()}

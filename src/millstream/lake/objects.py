@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import LakeObject, ObjectKind, StreamTable
 from millstream.engine.session import create_lake_schema, spark_name
+from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.naming import DEFAULT_SCHEMA, VISIBLE, TableName, quote
@@ -115,7 +116,10 @@ class Lake:
             wanted = self._wanted()
             for key in set(self._known) - set(wanted):
                 self._forget(*key)
-            self._register({key: s for key, s in wanted.items() if self._known.get(key) != s})
+            changed = {key: s for key, s in wanted.items() if self._known.get(key) != s}
+            self._register(changed)
+            if any(namespace == "FUNCTION" for namespace, _ in (*changed, *(set(self._known) - set(wanted)))):
+                self._workers.renew()
             self._known = wanted
             self._generation = generation
 
@@ -212,6 +216,7 @@ class Lake:
         item = LakeObject(kind=ObjectKind.FUNCTION, name=name, text=statement, fingerprint=fingerprint(statement))
         self.catalog.put_lake_object(item, replace=True)
         self._known[_key(item.kind, name)] = self._statement(item)
+        self._workers.renew()
 
     def reconcile(self, name: TableName) -> None:
         """Record, or forget, a table or view after a statement that may have made or dropped it."""
@@ -232,6 +237,8 @@ class Lake:
             return
         self.catalog.drop_lake_object(kind, name)
         self._known.pop(_key(kind, name), None)
+        if kind is ObjectKind.FUNCTION:
+            self._workers.renew()
         for directory in (found.location, found.details.get("landing")):
             if directory and Path(directory).is_relative_to(self.root):
                 shutil.rmtree(directory, ignore_errors=True)
@@ -257,10 +264,10 @@ class Lake:
         used = {int(v) for t in self.catalog.list() if (v := t.frontier.get(str(item.name))) is not None}
         try:
             land(self._spark.table(self.spark_name(item.name)), Path(item.details["landing"]), used)
-        except PySparkException as e:
+        except SPARK_ERRORS as e:
             raise MillstreamError(
                 Code.SOURCE_MISSING,
-                f"{item.name} cannot be read: {str(e).strip().splitlines()[0]}",
+                f"{item.name} cannot be read: {first_line(e)}",
                 hint=f"mend {item.name}, or drop what reads it",
             ) from e
 

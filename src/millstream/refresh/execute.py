@@ -29,7 +29,6 @@ from millstream.refresh.inputs import BoundInput
 from millstream.sinks.delta import Counts, change_set, repeated, repeated_frame
 
 if TYPE_CHECKING:
-    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame
 
 # up to so many rows in all, one task beats several
@@ -223,7 +222,7 @@ def _has_more(rows: Rows) -> bool:
     return not rows.where(quote(MORE.name)).isEmpty()
 
 
-def is_too_large(error: PySparkException) -> bool:
+def is_too_large(error: Exception) -> bool:
     """Whether a result did not fit the driver, so that it must stay in Spark."""
     return "maxResultSize" in str(error)
 

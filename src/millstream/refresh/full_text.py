@@ -6,14 +6,19 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as f
+
 from millstream.diff.base import new_name
 from millstream.engine.worker import Scale, Worker
 from millstream.lake import Compiled
 from millstream.naming import quote
+from millstream.ops import Column
 from millstream.refresh.inputs import BoundInput
+from millstream.sql.sources import Source
 from millstream.sql.text import bind_current_time
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
 
 
@@ -23,9 +28,22 @@ def run_text(
     """The query's result at the inputs' new versions; the current time is the data timestamp."""
     worker.plan_for(Scale.LARGE)
     for name, source in inputs.items():
-        columns = [c.name for c in compiled.sources[name].columns]
-        worker.bind(new_name(name), source.delta.contents(worker.store, source.new, columns))
+        worker.bind(new_name(name), _contents(worker, compiled.sources[name], source))
     text = compiled.over({name: quote(new_name(name)) for name in compiled.sources})
     if compiled.follows_time:
         text = bind_current_time(text, int(data_timestamp.timestamp() * 1_000_000))
     return worker.spark.sql(text)
+
+
+def _contents(worker: Worker, wanted: Source, source: BoundInput) -> DataFrame:
+    """An input's rows with the columns it had when the query was compiled: one it has lost since was not in use."""
+    there = source.delta.columns(worker.store, source.new)
+    kept = [c.name for c in wanted.columns if c.name.lower() in there]
+    frame = source.delta.contents(worker.store, source.new, kept)
+    if len(kept) == len(wanted.columns):
+        return frame
+    return frame.select(*(f.col(quote(c.name)) if c.name in kept else _nothing(c) for c in wanted.columns))
+
+
+def _nothing(column: Column) -> SparkColumn:
+    return f.expr(f"CAST(NULL AS {column.type})").alias(column.name)

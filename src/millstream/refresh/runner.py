@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from pyspark.errors import PySparkException
-
 from millstream.catalog import Catalog
 from millstream.catalog.models import Intent, LakeObject, NoData, RefreshOutcome, RefreshStart, Stage, StreamTable
 from millstream.diff.bag import BagStage
+from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.storage import RangeKind, RangeSummary, Txn
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
@@ -223,7 +222,7 @@ class Runner:
         try:
             with self._worker.counting_jobs() as count:
                 versions, counts, choice = self._compute(plan, intent, cost)
-        except (MillstreamError, PySparkException, OSError) as cause:
+        except (MillstreamError, *SPARK_ERRORS, OSError) as cause:
             error = _as_error(cause, plan.request.table)
             self._catalog.fail_refresh(
                 intent,
@@ -269,12 +268,12 @@ class Runner:
         self._progress(f"computing the change of {plan.request.table.name}")
         try:
             return *self._differentiate(plan, intent, cost), plan.choice
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             # Spark promises no order of evaluation: a delta may fail on a row the query would have filtered out
             strict = (plan.request.mode or plan.request.table.refresh_mode) is RefreshMode.DIFFERENTIAL_STRICT
             if strict or self._anything_committed(plan.request.table, intent):
                 raise
-            choice = Choice(Action.FULL, f"DELTA_FAILED: {_first_line(error)}")
+            choice = Choice(Action.FULL, f"DELTA_FAILED: {first_line(error)}")
             return *self._recompute(plan, intent, cost), choice
 
     def _differentiate(
@@ -311,7 +310,7 @@ class Runner:
                 append = plan.choice.action is Action.APPEND_ONLY and stage.is_public
                 try:
                     commit, counts = run.append_only() if append else run.differential()
-                except PySparkException as error:
+                except SPARK_ERRORS as error:
                     if large or not is_too_large(error):
                         raise
                     return self._differentiate(plan, intent, cost, is_large=True)
@@ -478,10 +477,6 @@ def _since(started: float) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:300]
-
-
 def _as_error(cause: Exception, table: StreamTable) -> MillstreamError:
     if isinstance(cause, MillstreamError):
         return cause
@@ -493,6 +488,6 @@ def _as_error(cause: Exception, table: StreamTable) -> MillstreamError:
         )
     return MillstreamError(
         Code.REFRESH_FAILED,
-        f"the refresh of {table.name} failed: {_first_line(cause)}",
+        f"the refresh of {table.name} failed: {first_line(cause)}",
         hint="the old contents are still readable; mend the data or the query and refresh again",
     )

@@ -59,8 +59,20 @@ class Definitions:
         self._lake.sync()
         worker = self._workers.here()
         worker.use(self._workers.semantics())
+        worker.analyzer.describe_text(query)  # errors that point into the user's own text
         sources = AsItIs(self._lake, self._feed_obstacle)
-        return compile_query(query, mode, sources, worker.analyzer, self._functions(query, sources))
+        try:
+            return compile_query(query, mode, sources, worker.analyzer, self._functions(query, sources))
+        except MillstreamError as error:
+            if error.code is not Code.SYNTAX_ERROR:
+                raise
+            raise MillstreamError(
+                Code.UNSUPPORTED_SQL,
+                f"Spark understands the query, millstream does not: {error.message}",
+                position=error.position,
+                sql=error.sql,
+                hint="write it in another way, or put it into a table",
+            ) from error
 
     def compiled(self, table: StreamTable) -> Compiled:
         """The compiled definition of a table, over what its sources and views were when it was made."""
@@ -83,7 +95,6 @@ class Definitions:
             sources,
             worker.analyzer,
             functions,
-            is_new=False,
             is_faithful=table.definition.body["is_faithful"],
         )
 
@@ -107,9 +118,12 @@ class Definitions:
         is_empty = table.public_stage.version is None
         for source in compiled.sources.values():
             version = versions.get(source.id)
-            if version is None or (version == table.frontier.get(source.id) and not is_empty):
+            if version is None:
                 continue
-            if change := self._misfit(source, compiled, table, paths[source.id], version):
+            if self._is_another(source, table, paths[source.id], version):
+                return f"SOURCE_CHANGED: {source.id} was replaced by another table"
+            is_read = version == table.frontier.get(source.id) and not is_empty
+            if not is_read and (change := self._misfit(source, compiled, paths[source.id], version)):
                 return f"SOURCE_CHANGED: {source.id} {change}"
         return None
 
@@ -128,11 +142,14 @@ class Definitions:
             return "was dropped"
         return None if found.fingerprint == dependency.fingerprint else "was replaced"
 
-    def _misfit(self, source: Source, compiled: Compiled, table: StreamTable, path: str, version: int) -> str | None:
-        """By what the table says: it must be the same one, and the columns in use what they were."""
+    def _is_another(self, source: Source, table: StreamTable, path: str, version: int) -> bool:
+        """Whether a table was dropped and made anew, perhaps with as many commits as the old one had."""
+        known = table.definition.body["sources"][source.id].get("table_id")
+        return known is not None and self._workers.here().store.table_id(path, version) != known
+
+    def _misfit(self, source: Source, compiled: Compiled, path: str, version: int) -> str | None:
+        """Which of the columns in use is no longer what it was."""
         snapshot = self._workers.here().store.snapshot(path, version)
-        if snapshot.table_id != table.definition.body["sources"][source.id].get("table_id", snapshot.table_id):
-            return "was replaced by another table"
         now = {name.lower(): type_ for name, type_, _ in snapshot.schema}
         before = {c.name.lower(): c.type for c in source.columns}
         for column in compiled.used_columns[source.id]:

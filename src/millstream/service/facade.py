@@ -7,13 +7,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pyspark.errors import PySparkException
-
 from millstream.catalog import Catalog
 from millstream.catalog.facade import utc_now
 from millstream.catalog.models import SourceKind, StreamTable
 from millstream.engine.analyzer import explained
 from millstream.engine.session import adopt_session, close_session, create_session, use_lake
+from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Lake
@@ -145,7 +144,7 @@ class Millstream:
         self._lake.sync()
         try:
             return self.spark.table(self._lake.spark_name(TableName.parse(name)))
-        except PySparkException as e:
+        except SPARK_ERRORS as e:
             raise explained(e, name) from e
 
     # Definitions
@@ -240,6 +239,7 @@ class Millstream:
 
     def _refresh(self, name: TableName, initiated_by: InitiatedBy, mode: RefreshMode | None = None) -> RefreshResult:
         self._catalog.get(name)
+        self._lake.sync()
         chain = [TableName.parse(n) for n in self.dag().refresh_order([str(name)])]
         return self._coordinator.refresh(chain, initiated_by, mode)
 
@@ -309,10 +309,10 @@ class Millstream:
             )
         try:
             return self._compare(table)
-        except PySparkException as e:
+        except SPARK_ERRORS as e:
             raise MillstreamError(
                 Code.FRONTIER_LOST,
-                f"{name} cannot be compared with its query at its frontier: {str(e).strip().splitlines()[0]}",
+                f"{name} cannot be compared with its query at its frontier: {first_line(e)}",
                 hint="if a source was vacuumed, refresh first",
             ) from e
 

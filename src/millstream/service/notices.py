@@ -24,7 +24,7 @@ class NoticeWarning(MillstreamWarning):
 
 def tell(sentence: str, category: type[MillstreamWarning]) -> None:
     """Warn, pointing at the line outside millstream that made the call."""
-    depth, frame = 1, sys._getframe(1)
+    depth, frame = 2, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("millstream."):
         depth, frame = depth + 1, frame.f_back
     warnings.warn(sentence, category, stacklevel=depth)

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
-
 from millstream.catalog import Catalog
 from millstream.catalog.models import ObjectKind, SourceKind
 from millstream.engine.analyzer import explained
+from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Lake
 from millstream.naming import TableName
@@ -175,7 +174,7 @@ class Statements:
     def _run(self, s: Other) -> DataFrame:
         try:
             return self._spark.sql(s.text)
-        except PySparkException as e:
+        except SPARK_ERRORS as e:
             raise explained(e, s.text) from e
 
     def _schema_statement(self, s: Other) -> DataFrame:

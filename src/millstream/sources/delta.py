@@ -43,6 +43,12 @@ class DeltaInput:
         """Its rows at a version."""
         return self._shown(store.read(self.path, version, self._stored(columns)), columns, ())
 
+    def columns(self, store: DeltaStore, version: int) -> set[str]:
+        """The names its columns have at a version, in lower case."""
+        if self.stored:
+            return {name.lower() for name in self.stored}
+        return {name.lower() for name, _, _ in store.snapshot(self.path, version).schema}
+
     def changes(self, store: DeltaStore, after: int, upto: int, columns: Sequence[str]) -> DataFrame:
         """Its changes as a Z-set."""
         found = store.changes(self.path, after, upto, self._stored(columns)).frame

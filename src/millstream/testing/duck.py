@@ -41,7 +41,9 @@ assert RULES, "the rules register themselves when they are imported"
 def shared_connection() -> duckdb.DuckDBPyConnection:
     """The process's connection: opening one takes longer than a hundred refreshes of small tables."""
     db = duckdb.connect()
-    db.execute("SET threads = 1; PRAGMA disable_optimizer")  # planning a handful of rows is most of the work
+    # Planning a handful of rows is most of the work. A case that grows large is a mistake of the test: it shall fail
+    # at once, and neither fill the memory nor the disk.
+    db.execute("SET threads = 1; PRAGMA disable_optimizer; SET memory_limit = '1GB'; SET temp_directory = ''")
     return db
 
 

@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from millstream import naming
 from millstream.engine.session import new_worker_session
+from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.engine.storage.data_file import CHANGE_TYPE
 from millstream.engine.storage.model import INSERT, POSTIMAGE, Rows, Txn
 from millstream.engine.storage.schema import arrow_schema
@@ -117,7 +117,7 @@ def conflicts_told(path: str) -> Iterator[None]:
     """Turn Delta's errors about concurrent writers into ours."""
     try:
         yield
-    except PySparkException as e:
+    except SPARK_ERRORS as e:
         text = str(e)
         if "DELTA_CONCURRENT" not in text and "io.delta.exceptions" not in text:
             raise

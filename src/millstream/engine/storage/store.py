@@ -103,6 +103,10 @@ class DeltaStore:
             spark_schema=schema,
         )
 
+    def table_id(self, path: str, version: int) -> str:
+        """What tells the table from another one under the same path."""
+        return self._state(path, version).metadata.table_id
+
     def classify(
         self,
         path: str,

@@ -10,7 +10,7 @@ JARS      := $(VENV)/.jars
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-fast lint typecheck fmt bench lock clean
+.PHONY: help setup demo test test-long test-fast lint typecheck fmt bench lock clean
 
 help: ## Show this list
 	@echo "Usage: make <target> [ARGS=\"...\"]"
@@ -22,8 +22,11 @@ setup: $(JARS) ## Build .venv from requirements.lock and bring Delta's jars; not
 demo: setup ## Run the demonstration: an e-commerce lake, a few changes, incremental against full
 	@$(BIN)/millstream demo $(ARGS)
 
-test: setup lint typecheck ## Lint, type check and run every test (ARGS: options of pytest)
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup lint typecheck ## Lint, type check and run all tests but the long ones (ARGS: options of pytest)
+	@$(BIN)/python -m pytest -m "not long" $(ARGS)
+
+test-long: setup ## Run the tests that take more than half a minute each
+	@$(BIN)/python -m pytest -m long $(ARGS)
 
 test-fast: setup ## Run the tests that need no JVM and no PostgreSQL
 	@$(BIN)/python -m pytest -m "not spark and not postgres and not long" $(ARGS)

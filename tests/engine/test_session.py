@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.engine import jars, session
+from millstream.engine import session
 from millstream.naming import TableName
 from millstream.settings import Settings
 
@@ -153,58 +152,6 @@ def test_lakes_one_after_the_other_share_nothing(tmp_path: Path) -> None:
         tmp_path,
     )
     assert (run.stdout, run.stderr) == ("True True default\n" * 2, "")
-
-
-@pytest.mark.long
-def test_a_spark_connect_server(tmp_path: Path) -> None:
-    pytest.importorskip("grpc")
-    port = free_port()
-    client = """
-        import time
-        from millstream.engine.session import new_worker_session, spark_name
-        from millstream.naming import TableName
-        settings = Settings(spark_remote=sys.argv[1])
-        for attempt in range(240):
-            try:
-                spark = create_session(settings, Path(sys.argv[2]))
-                break
-            except MillstreamError as e:
-                refused = str(e.code)
-                time.sleep(0.25)
-        spark.sql("CREATE TABLE t AS SELECT 1 AS id")
-        worker = new_worker_session(spark)
-        worker.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-        rows = worker.table(spark_name(worker, TableName.parse("t")))
-        print(rows.count(), spark.conf.get("spark.sql.session.timeZone"))
-        print((Path(sys.argv[2]) / "t" / "_delta_log").is_dir(), refused)
-        close_session(spark)
-        """
-    with start_connect_server(port, tmp_path) as server:
-        try:
-            run = run_python(client, f"sc://localhost:{port}", tmp_path / "lake")
-        finally:
-            server.terminate()
-    assert run.stdout == "1 UTC\nTrue SESSION_FAILED\n", run.stderr
-
-
-def start_connect_server(port: int, directory: Path) -> subprocess.Popen[bytes]:
-    confs = {
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.ui.enabled": "false",
-    }
-    command = [jars.spark_home() / "bin" / "spark-submit", "--master", "local[1]", "--driver-memory", "1g"]
-    command += ["--jars", ",".join(map(str, jars.find_jars()))]
-    command += [argument for key, value in confs.items() for argument in ("--conf", f"{key}={value}")]
-    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=directory)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        return int(listener.getsockname()[1])
 
 
 def test_the_settings_arrive(spark: SparkSession) -> None:

@@ -84,12 +84,22 @@ def delta_table(scan: Scan) -> Relation:
 
 def new_name(source: str) -> str:
     """The relation that holds an input at the new frontier."""
-    return "new_" + source.replace(".", "__")
+    return "new_" + _plain(source)
 
 
 def delta_name(source: str) -> str:
     """The relation that holds an input's changes."""
-    return "delta_" + source.replace(".", "__")
+    return "delta_" + _plain(source)
+
+
+def _plain(source: str) -> str:
+    """A source's name as one word, another one for each source: no name begins with a digit.
+
+    >>> _plain("sales.orders"), _plain("sales_orders")
+    ('5_sales_orders', 'sales_orders')
+    """
+    schema, dot, name = source.partition(".")
+    return f"{len(schema)}_{schema}_{name}" if dot else source
 
 
 def _named(scan: Scan, table: str, extra: tuple[Column, ...]) -> Relation:

@@ -354,8 +354,12 @@ def _connect(url: str) -> SparkSession:
         # Spark's client would go on trying for ten minutes.
         socket.create_connection((server.hostname or "", server.port or 15002), timeout=30).close()
         spark = SparkSession.builder.remote(url).create()
-        spark.range(1).schema  # noqa: B018  the first call that reaches the server
         _remotes[spark] = url
+        try:
+            spark.range(1).schema  # noqa: B018  the first call that reaches the server
+        except PySparkException:
+            spark.client.close()
+            raise
         return spark
     except ImportError as e:
         raise MillstreamError(

@@ -121,8 +121,9 @@ class _Lowering:
             raise unsupported("a SELECT without FROM", node, self.context.sql)
         relation = FromClause(self, ctes, scope).relation(from_.this, node.args.get("joins") or ())
         if where := node.args.get("where"):
+            predicate = self._bound(scope, where.this)  # refuses a subquery, whose aggregates are its own
             refuse_aggregates(where.this, "WHERE", self.context)
-            relation = filtered(relation, conjuncts(self._bound(scope, where.this)))
+            relation = filtered(relation, conjuncts(predicate))
         selected = self._select_list(node, scope)
         calls = any(expression.find(exp.AggFunc) for expression, _ in selected)
         if node.args.get("group") or node.args.get("having") or calls:

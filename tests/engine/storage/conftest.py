@@ -21,13 +21,24 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["direct", "spark"])
 def way(request: pytest.FixtureRequest) -> str:
-    """`direct` is the direct way wherever it can be taken, `spark` never takes it."""
+    """`direct` is the direct way wherever it can be taken, `spark` never takes it.
+
+    `scan` is the direct way for tables too large to be read on the driver.
+    """
     return str(request.param)
 
 
 @pytest.fixture
-def store(spark: SparkSession, way: str) -> DeltaStore:
+def store(spark: SparkSession, way: str, monkeypatch: pytest.MonkeyPatch) -> DeltaStore:
+    if way == "scan":
+        monkeypatch.setattr("millstream.engine.storage.driver_scan.MAX_ROWS", -1)
     return DeltaStore(spark, Settings(direct_way="never" if way == "spark" else "auto"))
+
+
+@pytest.fixture
+def both(spark: SparkSession) -> tuple[DeltaStore, DeltaStore]:
+    """The direct way and the Spark way, for tests that only read what plain Spark wrote."""
+    return DeltaStore(spark, Settings()), DeltaStore(spark, Settings(direct_way="never"))
 
 
 @pytest.fixture
@@ -36,9 +47,3 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     root = tmp_path / "the lake"
     root.mkdir()
     return Lake(spark, root)
-
-
-@pytest.fixture
-def _scanned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even small tables are scanned by Spark, as large ones are."""
-    monkeypatch.setattr("millstream.engine.storage.driver_scan.MAX_ROWS", -1)

@@ -13,14 +13,14 @@ from storage_kit import KSD, Bag, Lake, assert_readable, bag, bag_of_arrow, chan
 
 from millstream.engine.storage import DeltaStore, fold
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("_scanned")]
+pytestmark = pytest.mark.spark
 
 
 def random_row(rng: random.Random) -> tuple[Any, ...]:
     return rng.choice([None, *range(6)]), rng.choice([None, "a", "b"]), rng.choice([None, Decimal("0.5"), Decimal(7)])
 
 
-@pytest.mark.parametrize(("way", "steps"), [("direct", 40), ("spark", 5)], indirect=["way"], ids=["direct", "spark"])
+@pytest.mark.parametrize(("way", "steps"), [("scan", 40), ("spark", 5)], indirect=["way"], ids=["scan", "spark"])
 def test_bag_of_rows(store: DeltaStore, lake: Lake, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "SMALL_ROWS", 60)
     rng = random.Random(5)

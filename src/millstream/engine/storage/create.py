@@ -12,11 +12,14 @@ from millstream.engine.storage.commit import commit_info, put_if_absent
 from millstream.engine.storage.data_file import has_bounds
 from millstream.engine.storage.location import LOG_DIRECTORY
 from millstream.engine.storage.schema import UnsupportedTypeError, arrow_type, delta_schema_string
+from millstream.errors import Code, MillstreamError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CHECKPOINT_INTERVAL = 100
+
+_UNSTORABLE = frozenset(" ,;{}()\n\t=")
 
 _PROPERTIES = {
     "delta.enableChangeDataFeed": "true",
@@ -43,6 +46,15 @@ def _has_bounds(schema: StructType, column: str) -> bool:
         return column in schema.names and has_bounds(arrow_type(schema[column].dataType))
     except UnsupportedTypeError:
         return False
+
+
+def check_names(schema: StructType) -> None:
+    """Refuse column names that Delta stores only under column mapping, which the direct way does not read."""
+    for name in schema.names:
+        if _UNSTORABLE & set(name):
+            raise MillstreamError(
+                Code.NAME_INVALID, f"a stored column cannot be called {name!r}", hint="give it another name in the view"
+            )
 
 
 def create_directly(root: Path, schema: StructType, properties: Mapping[str, str]) -> bool:

@@ -64,7 +64,7 @@ class LogFiles(Protocol):
         """The actions of a checkpoint."""
 
     def missing(self, logged_paths: Iterable[str]) -> list[str]:
-        """Those data or change files that no longer exist."""
+        """Those data or change files that no longer exist; at least one of them if there are any."""
 
 
 def commit_name(version: int) -> str:

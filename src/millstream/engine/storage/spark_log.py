@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -91,13 +92,15 @@ class SparkLogFiles:
                 yield action
 
     def missing(self, logged_paths: Iterable[str]) -> list[str]:
-        """Those data or change files that no longer exist."""
-        absolute = (p for p in logged_paths if not p.startswith("/") and "://" not in p)
-        return [p for p in absolute if self._files(f"{self._root}/{p}") is None]
+        """Those data or change files that no longer exist; at least one of them if there are any."""
+        inside = [p for p in logged_paths if not p.startswith("/") and "://" not in p]
+        if not inside or self._files(*(f"{self._root}/{unquote(p)}" for p in inside)) is not None:
+            return []
+        return [next(p for p in inside if self._files(f"{self._root}/{unquote(p)}") is None)]
 
-    def _files(self, path: str) -> DataFrame | None:
+    def _files(self, *paths: str) -> DataFrame | None:
         try:
-            return self._spark.read.format("binaryFile").load(path)
+            return self._spark.read.format("binaryFile").load(list(paths))
         except AnalysisException as e:
             _gone(e, "")
             return None

@@ -19,7 +19,7 @@ from millstream.engine.storage.data_file import CHANGE_TYPE, concatenated, read_
 from millstream.engine.storage.direct_commit import change_metrics, commit_rows
 from millstream.engine.storage.draft import Draft, dead_rows, stats_columns
 from millstream.engine.storage.model import CHANGE, DELETE, INSERT, POSTIMAGE, PREIMAGE, Commit, Rows, Txn
-from millstream.engine.storage.schema import arrow_schema, arrow_schema_of, spark_schema
+from millstream.engine.storage.schema import UnsupportedTypeError, arrow_schema, arrow_schema_of, spark_schema
 from millstream.engine.storage.staging import adopted_changes, adopted_data, num_rows, staged
 from millstream.engine.storage.table_log import TableLog, TableState
 
@@ -30,15 +30,12 @@ def fits(frame: Rows | None, state: TableState) -> bool:
     """Whether a DataFrame has the table's columns in the table's types, so that its files can be the table's."""
     if not isinstance(frame, DataFrame):
         return True
-    have = {f.name: f.dataType for f in frame.schema.fields}
-    wanted = spark_schema(state.metadata.schema_string).fields
-    return all(f.name in have and arrow_equal(have[f.name], f.dataType) for f in wanted)
-
-
-def arrow_equal(one: object, other: object) -> bool:
-    """Equal types, whatever they say about NULLs."""
-    schemas = [arrow_schema(StructType([StructField("c", t)])) for t in (one, other)]  # type: ignore[arg-type]
-    return bool(schemas[0] == schemas[1])
+    try:
+        have = arrow_schema(frame.schema)
+    except UnsupportedTypeError:
+        return False
+    wanted = arrow_schema_of(state.metadata.schema_string)
+    return all(f.name in have.names and have.field(f.name).type == f.type for f in wanted)
 
 
 def commit_frame(

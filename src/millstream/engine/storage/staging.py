@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from millstream.engine.storage.actions import Json
 
 _DIRECTORY = "_millstream_staging"  # Delta ignores names that start with an underscore, VACUUM too
+_ABANDONED_SECONDS = 24 * 3600
 
 
 @contextmanager
 def staged(root: Path, frame: DataFrame) -> Iterator[list[Path]]:
     """Run `frame` into Parquet files; what is not adopted is deleted at the end."""
     directory = root / _DIRECTORY / str(uuid.uuid4())
+    _delete_abandoned(directory.parent)
     try:
         frame.write.option("compression", "snappy").parquet(str(directory))
         yield sorted(directory.glob("part-*.parquet"))
@@ -39,6 +41,13 @@ def staged(root: Path, frame: DataFrame) -> Iterator[list[Path]]:
         shutil.rmtree(directory, ignore_errors=True)
         with _ignored_if_in_use():
             directory.parent.rmdir()
+
+
+def _delete_abandoned(parent: Path) -> None:
+    """Delete what writers left that were killed, a day later."""
+    for directory in parent.iterdir() if parent.exists() else ():
+        if time.time() - directory.stat().st_mtime > _ABANDONED_SECONDS:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from millstream.engine.storage.change_feed import read_changes
 from millstream.engine.storage.checkpoint import is_due, write_checkpoint
 from millstream.engine.storage.commit import already_done, changes_nothing, conflict, writing
 from millstream.engine.storage.compaction import compact, files_to_rewrite
-from millstream.engine.storage.create import create_directly, properties_of
+from millstream.engine.storage.create import check_names, create_directly, properties_of
 from millstream.engine.storage.data_file import UnreadableFileError
 from millstream.engine.storage.deletion_vector import UnreadableVectorError
 from millstream.engine.storage.direct_commit import commit_rows
@@ -88,15 +88,14 @@ class DeltaStore:
         """The table as its log describes it at `version`, by default the newest."""
         state = self._state(path, version)
         schema = spark_schema(state.metadata.schema_string)
-        live = [f.num_live for f in state.files.values()]
         return Snapshot(
             version=state.version,
             table_id=state.metadata.table_id,
             schema=columns_of(schema),
             partition_columns=state.metadata.partition_columns,
-            num_files=len(live),
-            num_rows=None if None in live else sum(n for n in live if n is not None),
-            size_bytes=sum(f.size for f in state.files.values()),
+            num_files=len(state.files),
+            num_rows=state.num_rows,
+            size_bytes=state.size_bytes,
             reader_features=state.protocol.reader_features,
             writer_features=state.protocol.writer_features,
             configuration=state.metadata.configuration,
@@ -146,7 +145,7 @@ class DeltaStore:
     def read_located(
         self, path: str, version: int, columns: Sequence[str] | None = None, *, among: Among | None = None
     ) -> DataFrame:
-        """The contents at `version`, each row with `naming.FILE` and `naming.ROW`, for a `ChangeSet`."""
+        """The contents of a table of ours at `version`, with `naming.FILE` and `naming.ROW`, for a `ChangeSet`."""
         return self._read(path, version, columns, among, located=True)
 
     def changes(self, path: str, after: int, upto: int, columns: Sequence[str] | None = None) -> Changes:
@@ -215,6 +214,7 @@ class DeltaStore:
         Args:
             stats_columns: columns to keep bounds of per file: keys, as far as they are integers, strings or dates.
         """
+        check_names(schema)
         wanted = properties_of(schema, stats_columns, properties or {})
         root = self._direct_root(path)
         try:

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from millstream.engine.storage.actions import DataFile, LogCommit, Metadata, Protocol, parse_commit
 from millstream.engine.storage.log_files import LogFiles, LogGoneError, Stamp
@@ -24,6 +25,17 @@ class TableState:
     metadata: Metadata
     transactions: Mapping[str, int]
     files: Mapping[str, DataFile]
+
+    @cached_property
+    def num_rows(self) -> int | None:
+        """Live rows; `None` where a file carries no statistics."""
+        live = [f.num_live for f in self.files.values()]
+        return None if None in live else sum(n for n in live if n is not None)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """The size of the live files."""
+        return sum(f.size for f in self.files.values())
 
     def advanced(self, commit: LogCommit) -> TableState:
         """The state after one more commit."""
@@ -94,10 +106,14 @@ class TableLog:
     def state(self, version: int | None = None) -> TableState:
         """The table at `version`, by default the newest.
 
+        A version that was read before is not looked for again: `version` notices when a table was made anew.
+
         Raises:
             LogGoneError: the log no longer reaches that version.
         """
         with self._lock:
+            if version is not None and version in self._states:
+                return self._states[version]
             newest = self.version()
             wanted = newest if version is None else version
             if wanted > newest or wanted < 0:

@@ -81,7 +81,8 @@ class SparkAnalyzer:
             plan = str(self._spark.sql(f"EXPLAIN EXTENDED SELECT * FROM ({text}\n) AS q({names})").collect()[0][0])
         except PySparkException as e:
             return f"refused: {e}"
-        return _numbered(plan.split("== Optimized Logical Plan ==")[1].split("== Physical Plan ==")[0])
+        optimised = plan.split("== Optimized Logical Plan ==")[1].split("== Physical Plan ==")[0]
+        return _numbered(optimised).replace("Join Cross", "Join Inner")  # `FROM a, b` is printed as a CROSS JOIN
 
 
 def _numbered(plan: str) -> str:

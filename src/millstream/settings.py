@@ -23,7 +23,8 @@ class Settings:
     differential_max_change_ratio: float = field(default=0.15, metadata={"range": (0.0, 1.0)})
     """Changed rows / source rows above which AUTO recomputes; 0 never does for that reason, 1 always."""
     merge_strategy: MergeStrategy = "auto"
-    """How a delta is applied: `merge`, `delete_insert`, or chosen by size."""
+    """How a delta is applied: `merge` always by Spark's MERGE; `delete_insert` and `auto` by marking old rows dead and
+    appending new ones wherever the table and its store allow it, and by MERGE elsewhere."""
     min_schedule_seconds: int = field(default=1, metadata={"range": (1, 86_400)})
     """The shortest schedule a stream table may have."""
     max_consecutive_errors: int = field(default=3, metadata={"range": (1, 100)})

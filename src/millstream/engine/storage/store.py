@@ -251,7 +251,7 @@ class DeltaStore:
             removed, added = change.removed, change.added
             if _is_nothing(removed) and _is_nothing(added):
                 return None
-            root = self._writable_root(path, state)
+            root = self._writable_root(path, state) if self._settings.merge_strategy != "merge" else None
             if root is None or not marks_rows(state) or not (fits(removed, state) and fits(added, state)):
                 return self._apply_by_spark(path, state, change, txn, metadata)
             try:

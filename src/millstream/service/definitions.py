@@ -33,6 +33,7 @@ from millstream.service.notices import ChangeFeedWarning, FullRefreshWarning, No
 from millstream.service.recorded import AsItIs, AsRecorded
 from millstream.settings import Settings
 from millstream.sql.sources import Source
+from millstream.sql.statements import Effect, Other, parse_statement
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -56,6 +57,7 @@ class Definitions:
     def compile(self, query: str, mode: RefreshMode, dialect: str | None = None) -> Compiled:
         """Compile a query against the lake as it is now, under the settings of the user's session."""
         _check_dialect(dialect)
+        _require_query(query)
         self._lake.sync()
         worker = self._workers.here()
         worker.use(self._workers.semantics())
@@ -484,6 +486,15 @@ def _tell_about(name: TableName, compiled: Compiled, mode: RefreshMode) -> None:
         tell(f"{name} will be recomputed at each refresh: {'; '.join(compiled.reasons)}", FullRefreshWarning)
     for notice in compiled.notices:
         tell(notice, NoticeWarning)
+
+
+def _require_query(text: str) -> None:
+    """Refuse what is not a query before Spark sees it: Spark would run a DELETE that it is only asked to describe."""
+    statement = parse_statement(text)
+    if not isinstance(statement, Other) or statement.effect is not Effect.READ:
+        raise MillstreamError(
+            Code.SYNTAX_ERROR, "a stream table is defined by exactly one SELECT", sql=text, hint="write SELECT or WITH"
+        )
 
 
 def _check_dialect(dialect: str | None) -> None:

@@ -13,7 +13,7 @@ from millstream import Action, Code
 if TYPE_CHECKING:
     from lake_kit import Lake
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
 

@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from lake_kit import Lake
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 T = "a INT, b INT, s STRING"
 U = "a INT, c INT, d DECIMAL(10,2)"
@@ -62,7 +62,6 @@ def follow(lake: Lake, queries: Sequence[str], batches: Sequence[Sequence[str]] 
         assert sum(r.action == "FULL" for r in lake.ms.refresh_history(name)) == 1, name
 
 
-@pytest.mark.long
 def test_filters_and_projections(tables: Lake) -> None:
     follow(
         tables,
@@ -93,7 +92,6 @@ def test_inner_joins(tables: Lake) -> None:
     )
 
 
-@pytest.mark.long
 def test_outer_joins(tables: Lake) -> None:
     follow(
         tables,
@@ -122,7 +120,6 @@ def test_aggregates(tables: Lake) -> None:
     )
 
 
-@pytest.mark.long
 def test_distinct_and_unions(tables: Lake) -> None:
     follow(
         tables,
@@ -136,7 +133,6 @@ def test_distinct_and_unions(tables: Lake) -> None:
     )
 
 
-@pytest.mark.long
 def test_compositions(tables: Lake) -> None:
     follow(
         tables,
@@ -153,7 +149,6 @@ def test_compositions(tables: Lake) -> None:
     )
 
 
-@pytest.mark.long
 def test_chains_and_diamonds_stand_at_one_frontier(tables: Lake) -> None:
     lake = tables
     lake.stream("joined", "SELECT t.a, t.s, u.d FROM t JOIN u ON t.a = u.a")
@@ -173,7 +168,6 @@ def test_chains_and_diamonds_stand_at_one_frontier(tables: Lake) -> None:
         }
 
 
-@pytest.mark.long
 def test_one_of_three_equal_rows(lake: Lake) -> None:
     """SQL cannot delete one of three equal rows; but rows that differ in a column the query drops can go one by one."""
     lake.table("t", "id INT, a INT, s STRING", *(f"{i}, 1, 'x'" for i in range(3)))
@@ -193,7 +187,6 @@ def test_one_of_three_equal_rows(lake: Lake) -> None:
         assert lake.rows("kinds")[(1, "x")] == min(twins, 1)
 
 
-@pytest.mark.long
 def test_a_group_dies_and_comes_back(lake: Lake) -> None:
     lake.table("t", "k STRING, v INT", "'a', 1", "'a', 2", "'b', 3")
     lake.stream("sums", "SELECT k, SUM(v) AS s, MIN(v) AS lo, MAX(v) AS hi, COUNT(*) AS n FROM t GROUP BY k")

@@ -41,12 +41,15 @@ def root() -> Iterator[Path]:
 
 
 @contextmanager
-def read_only(directory: Path) -> Iterator[None]:
-    """Nothing below the directory can be written."""
+def read_only(directory: Path, lake: Path | None = None) -> Iterator[None]:
+    """Nothing below the directory can be written by this process, all else in the lake can."""
     paths = [directory, *directory.rglob("*")]
-    modes = {path: path.stat().st_mode for path in paths}
+    others = [p for p in (lake, *lake.rglob("*")) if p not in paths] if lake is not None else []
+    modes = {path: path.stat().st_mode for path in (*paths, *others)}
     for path in paths:
         path.chmod(0o555 if path.is_dir() else 0o444)
+    for path in others:
+        path.chmod(0o777 if path.is_dir() else 0o666)
     is_root = os.geteuid() == 0
     if is_root:
         os.seteuid(NOBODY)
@@ -101,7 +104,7 @@ def test_a_lake_that_cannot_be_opened(spark: SparkSession, root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_a_refresh_and_a_creation_in_a_read_only_lake(lake: Lake) -> None:
+def test_a_lake_that_becomes_read_only(lake: Lake) -> None:
     contents = lake.rows("sums")
     with read_only(lake.root):
         with refused():
@@ -109,9 +112,7 @@ def test_a_refresh_and_a_creation_in_a_read_only_lake(lake: Lake) -> None:
         with refused():
             lake.ms.create_stream_table("second", SUMS)
         with refused():
-            lake.ms.alter_stream_table("sums", schedule="5m")
-        with refused():
-            lake.ms.drop_stream_table("sums")
+            millstream.connect(lake.root)
         assert lake.rows("sums") == contents
         assert [s.name for s in lake.ms.status()] == ["sums"]
     assert_as_before(lake, contents)
@@ -120,13 +121,7 @@ def test_a_refresh_and_a_creation_in_a_read_only_lake(lake: Lake) -> None:
 def test_stored_tables_that_cannot_be_written(lake: Lake) -> None:
     """The catalog can: the failure is recorded."""
     contents = lake.rows("sums")
-    with read_only(lake.root / "stream_tables"):
-        lake.root.chmod(0o777)
-        for path in lake.root.iterdir():
-            if path.name not in {"stream_tables", "tables"}:
-                path.chmod(0o777 if path.is_dir() else 0o666)
-                for file in path.rglob("*"):
-                    file.chmod(0o777 if file.is_dir() else 0o666)
+    with read_only(lake.root / "stream_tables", lake.root):
         with refused():
             lake.ms.refresh_stream_table("sums")
         with refused():
@@ -136,23 +131,14 @@ def test_stored_tables_that_cannot_be_written(lake: Lake) -> None:
     assert_as_before(lake, contents)
 
 
-@pytest.mark.parametrize("limit", [0, 2_000, 100_000])
+@pytest.mark.parametrize("limit", [0, 2_000])
 def test_a_full_disk(lake: Lake, limit: int) -> None:
     contents = lake.rows("sums")
     with full_disk(limit):
-        failures = []
-        for call in (
-            lambda: lake.ms.refresh_stream_table("sums"),
-            lambda: lake.ms.create_stream_table("second", SUMS),
-            lambda: lake.ms.alter_stream_table("sums", query="SELECT k FROM t"),
-        ):
-            try:
-                call()
-            except MillstreamError as e:
-                failures.append(e)
-    assert all(e.code in UNWRITABLE for e in failures), failures
-    assert limit > 2_000 or len(failures) == 3
-    for name in {s.name for s in lake.ms.status()} - {"sums"}:
-        lake.ms.drop_stream_table(name)
-    if len(failures) == 3:
-        assert_as_before(lake, contents)
+        with refused():
+            lake.ms.refresh_stream_table("sums")
+        with refused():
+            lake.ms.create_stream_table("second", SUMS)
+        with refused():
+            lake.ms.alter_stream_table("sums", query="SELECT k FROM t")
+    assert_as_before(lake, contents)

@@ -24,7 +24,7 @@ from millstream import Action, Code, MillstreamError, Status
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.spark
 
 NOBODY = 65534
 UNWRITABLE = {Code.LAKE_UNWRITABLE, Code.CATALOG_FAILED, Code.CATALOG_UNAVAILABLE}

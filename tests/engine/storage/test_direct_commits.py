@@ -51,6 +51,7 @@ def random_row(rng: random.Random) -> tuple[Any, ...]:
 def test_random_life(store: DeltaStore, path: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """130 commits: vectors upon vectors, files that die, folding, a checkpoint on the way."""
     monkeypatch.setattr(fold, "SMALL_ROWS", 60)
+    monkeypatch.setattr(fold, "MAX_SMALL_FILES", 3)
     rng = random.Random(seed)
     models: list[Bag] = [Counter()]
     while len(models) <= 130:
@@ -76,6 +77,26 @@ def test_random_life(store: DeltaStore, path: str, seed: int, monkeypatch: pytes
         total.update(summed(changes.arrow))
         assert +total == models[-1]
         assert changes.arrow.num_rows == len(summed(changes.arrow)), "one row per value"
+
+
+def test_a_checkpoint_keeps_everything(store: DeltaStore, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    store.create(path, KSD, stats_columns=["k"], properties={"delta.checkpointInterval": "4"})
+    store.append(path, rows(*((i, "a", None) for i in range(9))), Txn("early", 17), {})
+    change(store, path, stored(store, path).slice(2, 3), None)
+    for k in (100, 101):
+        store.append(path, rows((k, "b", None)), Txn("late", k), {})
+    log = Path(path) / "_delta_log"
+    assert (log / f"{4:020d}.checkpoint.parquet").exists()
+    for version in range(4):
+        (log / f"{version:020d}.json").unlink()
+    fresh = direct(None)
+    assert (fresh.transaction_version(path, "early"), fresh.transaction_version(path, "late")) == (17, 101)
+    assert fresh.append(path, rows((1, "x", None)), Txn("early", 17), {}).repeated
+    assert bag_of_arrow(stored(fresh, path)) == bag_of_arrow(stored(store, path))
+    assert fresh.snapshot(path) == store.snapshot(path)
+    change(fresh, path, stored(fresh, path).slice(0, 1), None)
+    assert direct(None).snapshot(path).num_rows == 7
 
 
 def test_other_engines_read_what_we_write(store: DeltaStore, path: str) -> None:
@@ -214,7 +235,7 @@ def test_racing_repeats_of_one_transaction(store: DeltaStore, path: str) -> None
 @pytest.fixture
 def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
     """As between processes: only the commit itself decides who was first."""
-    monkeypatch.setattr("millstream.engine.storage.store._writer", lambda _: threading.RLock())
+    monkeypatch.setattr("millstream.engine.storage.writer._lock_of", lambda _: threading.RLock())
 
 
 def _race(work: Any, threads: int) -> list[MillstreamError]:

@@ -23,6 +23,7 @@ def random_row(rng: random.Random) -> tuple[Any, ...]:
 @pytest.mark.parametrize(("way", "steps"), [("scan", 40), ("spark", 5)], indirect=["way"], ids=["scan", "spark"])
 def test_bag_of_rows(store: DeltaStore, lake: Lake, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "SMALL_ROWS", 60)
+    monkeypatch.setattr(fold, "MAX_SMALL_FILES", 3)
     rng = random.Random(5)
     path = lake.path()
     store.create(path, KSD, stats_columns=["k", "s"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from millstream.engine.storage.location import LOG_DIRECTORY
 from millstream.engine.storage.table_log import TableState
 
 _DEFAULT_INTERVAL = 10
@@ -30,6 +31,8 @@ def write_checkpoint(root: Path) -> bool:
     try:
         table = DeltaTable(str(root))
         table.create_checkpoint()
+        # Spark's checksum of the pointer it wrote: no longer true, and Hadoop would retry for seconds before giving up.
+        (root / LOG_DIRECTORY / "._last_checkpoint.crc").unlink(missing_ok=True)
         table.cleanup_metadata()
     except (DeltaError, OSError) as e:
         _log.warning("no checkpoint for %s: %s", root, e)

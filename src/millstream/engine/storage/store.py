@@ -12,21 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from millstream import naming
-from millstream.engine.storage import spark_apply, spark_way
+from millstream.engine.storage import spark_way
 from millstream.engine.storage.change_feed import read_changes
-from millstream.engine.storage.checkpoint import is_due, write_checkpoint
-from millstream.engine.storage.commit import already_done, changes_nothing, conflict, writing
-from millstream.engine.storage.compaction import compact, files_to_rewrite
+from millstream.engine.storage.commit import writing
+from millstream.engine.storage.compaction import files_to_rewrite
 from millstream.engine.storage.create import check_names, create_directly, properties_of
 from millstream.engine.storage.data_file import UnreadableFileError
 from millstream.engine.storage.deletion_vector import UnreadableVectorError
-from millstream.engine.storage.direct_commit import commit_rows
 from millstream.engine.storage.driver_scan import driver_scan, fits_driver
-from millstream.engine.storage.features import marks_rows, reading_obstacle, writing_obstacle
+from millstream.engine.storage.features import reading_obstacle
 from millstream.engine.storage.location import local_root, normalised
 from millstream.engine.storage.log_files import LogFiles, LogGoneError, PosixLogFiles
 from millstream.engine.storage.model import (
@@ -50,11 +47,12 @@ from millstream.engine.storage.schema import (
     spark_schema,
 )
 from millstream.engine.storage.spark_log import SparkLogFiles
-from millstream.engine.storage.staged_commit import commit_changes, commit_frame, fits
 from millstream.engine.storage.table_log import TableLog, TableState
+from millstream.engine.storage.writer import TableWriter
 from millstream.errors import Code, MillstreamError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from millstream.settings import Settings
@@ -65,7 +63,7 @@ class DeltaStore:
 
     Args:
         spark: the session reads are planned in.
-        settings: `direct_way` and `direct_max_rows` decide between the two ways.
+        settings: `direct_way`, `direct_max_rows` and `merge_strategy` decide between the two ways.
     """
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
@@ -87,7 +85,7 @@ class DeltaStore:
     def snapshot(self, path: str, version: int | None = None) -> Snapshot:
         """The table as its log describes it at `version`, by default the newest."""
         state = self._state(path, version)
-        schema = spark_schema(state.metadata.schema_string)
+        schema = _schema(state)
         return Snapshot(
             version=state.version,
             table_id=state.metadata.table_id,
@@ -157,11 +155,11 @@ class DeltaStore:
         summary = self.classify(path, after, upto, columns)
         if not summary.kind.has_delta:
             raise MillstreamError(Code.FRONTIER_LOST, f"{path} has no changes from {after} to {upto}: {summary.reason}")
-        fields = narrowed(spark_schema(self._state(path, upto).metadata.schema_string), columns).fields
+        fields = narrowed(_schema(self._state(path, upto)), columns).fields
         schema = StructType([StructField(f.name, f.dataType, nullable=True) for f in fields])
         weighted = StructType([*schema.fields, StructField(naming.WEIGHT, LongType(), nullable=False)])
         if summary.kind is RangeKind.NOTHING:
-            return self._arrow_changes(arrow_schema(weighted).empty_table(), weighted)
+            return Changes(weighted, _no_rows(weighted), lambda: self._spark.createDataFrame([], weighted))
         root = self._direct_root(path)
         if root is not None and summary.direct_safe and summary.feed_rows <= self._settings.direct_max_rows:
             try:
@@ -192,7 +190,7 @@ class DeltaStore:
         return spark_way.read(self._spark, normalised(path), version, columns, partitions, located=located)
 
     def _on_driver(self, root: Path, state: TableState, columns: Sequence[str] | None, *, located: bool) -> DataFrame:
-        fields = narrowed(spark_schema(state.metadata.schema_string), columns).fields
+        fields = narrowed(_schema(state), columns).fields
         schema = StructType([StructField(f.name, f.dataType, nullable=True) for f in fields])
         rows = driver_scan(root, state, arrow_schema(schema), located=located)
         if located:
@@ -231,11 +229,11 @@ class DeltaStore:
 
     def replace(self, path: str, frame: DataFrame, txn: Txn, metadata: Mapping[str, object]) -> Commit:
         """Replace the contents by those of `frame`, in one commit; readers never see an empty table."""
-        return self._write(path, frame, txn, metadata, replace=True)
+        return self._writer(path).write(frame, txn, metadata, replace=True)
 
     def append(self, path: str, rows: Rows, txn: Txn, metadata: Mapping[str, object]) -> Commit:
         """Add rows."""
-        return self._write(path, rows, txn, metadata, replace=False)
+        return self._writer(path).write(rows, txn, metadata, replace=False)
 
     def apply(self, path: str, change: ChangeSet, txn: Txn, metadata: Mapping[str, object]) -> Commit | None:
         """Remove and add rows in one commit; `None` if there is nothing to do.
@@ -243,23 +241,7 @@ class DeltaStore:
         Raises:
             MillstreamError: `COMMIT_CONFLICT` if the table moved on since `change.expected_version`.
         """
-        with _writer(path):
-            log, state = self._log(path), self._state(path, None)
-            if done := already_done(log, state, txn):
-                return done
-            _check_unmoved(log, state, change.expected_version)
-            removed, added = change.removed, change.added
-            if _is_nothing(removed) and _is_nothing(added):
-                return None
-            root = self._writable_root(path, state) if self._settings.merge_strategy != "merge" else None
-            if root is None or not marks_rows(state) or not (fits(removed, state) and fits(added, state)):
-                return self._apply_by_spark(path, state, change, txn, metadata)
-            try:
-                with writing(path):
-                    made = self._apply_directly(log, root, state, removed, added, txn, metadata)
-            except UnreadableVectorError:  # another engine's; Delta's reader knows more formats
-                return self._apply_by_spark(path, state, change, txn, metadata)
-            return _checkpointed(root, state, made) if made else None
+        return self._writer(path).apply(change, txn, metadata)
 
     def enable_change_data_feed(self, path: str) -> int:
         """Switch the change data feed on; returns the version from which changes are recorded."""
@@ -275,73 +257,21 @@ class DeltaStore:
 
     def compact(self, path: str) -> int:
         """Rewrite small files and files with many dead rows; no row changes. Returns the table's version."""
-        with _writer(path):
-            log, state = self._log(path), self._state(path, None)
-            files = files_to_rewrite(state)
-            root = self._writable_root(path, state)
-            if root is None or scan_obstacle(root, state):
-                self._spark.sql(f"OPTIMIZE {spark_way.table(normalised(path))}")
-            elif files:
-                with writing(path):
-                    return compact(self._spark, log, root, state, files)
-            return log.version()
+        return self._writer(path).compact()
 
     # Inside
 
-    def _write(self, path: str, rows: Rows, txn: Txn, metadata: Mapping[str, object], *, replace: bool) -> Commit:
-        with _writer(path):
-            log, state = self._log(path), self._state(path, None)
-            if done := already_done(log, state, txn):
-                return done
-            root = self._writable_root(path, state)
-            if root is not None and fits(rows, state):
-                with writing(path):
-                    if isinstance(rows, pa.Table) and not replace:
-                        made = commit_rows(log, root, state, None, rows, txn, metadata)
-                    else:
-                        frame = spark_way.as_frame(self._spark, rows, spark_schema(state.metadata.schema_string))
-                        made = commit_frame(log, root, state, frame, txn, metadata, replace=replace)
-                return _checkpointed(root, state, made)
-            schema, mode = spark_schema(state.metadata.schema_string), "overwrite" if replace else "append"
-            spark_way.write(self._spark, normalised(path), rows, schema, mode, txn, metadata)
-            return self._committed(path, txn)
-
-    def _apply_directly(
-        self,
-        log: TableLog,
-        root: Path,
-        state: TableState,
-        removed: Rows | None,
-        added: Rows | None,
-        txn: Txn,
-        metadata: Mapping[str, object],
-    ) -> Commit | None:
-        if _is_on_driver(removed) and _is_on_driver(added):
-            return commit_rows(log, root, state, removed, added, txn, metadata)
-        limit = self._settings.direct_max_rows
-        return commit_changes(self._spark, log, root, state, removed, added, txn, metadata, limit)
-
-    def _apply_by_spark(
-        self, path: str, state: TableState, change: ChangeSet, txn: Txn, metadata: Mapping[str, object]
-    ) -> Commit:
-        contents = self.read_located(path, state.version)
-        schema = spark_schema(state.metadata.schema_string)
-        spark_apply.apply(self._spark, normalised(path), schema, contents, change, txn, metadata)
-        return self._committed(path, txn)
-
-    def _writable_root(self, path: str, state: TableState) -> Path | None:
-        """The table's directory if it may be committed to directly."""
-        return None if writing_obstacle(state) else self._direct_root(path)
-
-    def _committed(self, path: str, txn: Txn) -> Commit:
-        """The commit Spark just made."""
-        made = self._log(path).commit_of(txn.app_id, txn.version)
-        if made is None:
-            raise MillstreamError(Code.REFRESH_FAILED, f"Spark made no commit {txn.version} on {path}")
-        inserted = made.count("numTargetRowsInserted", "numTargetRowsUpdated")
-        deleted = made.count("numTargetRowsDeleted", "numTargetRowsUpdated")
-        written = inserted if inserted is not None else made.count("numOutputRows")
-        return Commit(made.version, written or 0, deleted or 0)
+    def _writer(self, path: str) -> TableWriter:
+        self._state(path, None)  # a table that is gone, or damaged, is told as such
+        return TableWriter(
+            spark=self._spark,
+            path=normalised(path),
+            log=self._log(path),
+            root=self._direct_root(path),
+            locate=lambda version: self.read_located(path, version),
+            max_driver_rows=self._settings.direct_max_rows,
+            by_merge=self._settings.merge_strategy == "merge",
+        )
 
     def _state(self, path: str, version: int | None) -> TableState:
         try:
@@ -363,37 +293,18 @@ class DeltaStore:
         return local_root(path) if self._settings.direct_way == "auto" else None
 
 
-_writers: dict[str, threading.RLock] = {}
-_writers_lock = threading.Lock()
+def _schema(state: TableState) -> StructType:
+    try:
+        return spark_schema(state.metadata.schema_string)
+    except UnsupportedTypeError as e:
+        raise MillstreamError(Code.UNSUPPORTED_TYPE, str(e)) from e
 
 
-def _writer(path: str) -> threading.RLock:
-    """One writer of a table at a time in this process; across processes the commit itself decides."""
-    with _writers_lock:
-        return _writers.setdefault(normalised(path), threading.RLock())
-
-
-def _check_unmoved(log: TableLog, state: TableState, expected: int) -> None:
-    if expected > state.version:
-        raise MillstreamError(Code.COMMIT_CONFLICT, f"{log.path} is at version {state.version}, before {expected}")
-    for other in log.commits(expected, state.version):
-        if not changes_nothing(other):
-            raise conflict(log.path, other)
-
-
-def _checkpointed(root: Path, state: TableState, made: Commit) -> Commit:
-    """`made`, with the checkpoint that is due after it."""
-    if not made.repeated and is_due(state, made.version):
-        write_checkpoint(root)
-    return made
-
-
-def _is_on_driver(rows: Rows | None) -> bool:
-    return rows is None or isinstance(rows, pa.Table)
-
-
-def _is_nothing(rows: Rows | None) -> bool:
-    return rows is None or (isinstance(rows, pa.Table) and rows.num_rows == 0)
+def _no_rows(schema: StructType) -> pa.Table | None:
+    try:
+        return arrow_schema(schema).empty_table()
+    except UnsupportedTypeError:
+        return None
 
 
 def _taken(path: str) -> MillstreamError:

@@ -36,6 +36,7 @@ class BagStage:
     _planned: dict[frozenset[str], tuple[Step, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _additions: dict[frozenset[str], Step] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def layout(self) -> Layout:
@@ -52,8 +53,8 @@ class BagStage:
         """The contents, from the inputs at the new frontier."""
         return Difference(frozenset()).new(self.body)
 
-    def steps(self, changed: frozenset[str]) -> tuple[Step, ...]:
-        """The steps of a refresh in which these inputs changed."""
+    def steps(self, changed: frozenset[str], *, at_once: bool = False) -> tuple[Step, ...]:
+        """The steps of a refresh in which these inputs changed; what goes away is always a second one."""
         if changed not in self._planned:
             self._planned[changed] = self._plan(changed)
         return self._planned[changed]
@@ -64,13 +65,15 @@ class BagStage:
             return ()
         net = consolidate(change)
         marked = Project(net, add_columns(net, [Item(cast(compare(exp.LT, weight(), ZERO), "boolean"), MORE)]))
-        return share([Step(NET, marked), Step(REMOVED, self._removed(), only_if=NET)])
+        return share([Step(NET, marked), Step(REMOVED, self._removed(), only_if=NET, looks_up=NET)])
 
-    def additions(self, changed: frozenset[str]) -> Relation:
+    def additions(self, changed: frozenset[str]) -> Step:
         """The delta itself, for a refresh that can only add rows."""
-        change = Difference(changed).delta(self.body)
-        assert change is not None, "no input changed"
-        return consolidate(change) if _subtracts(self.body, changed) else change
+        if changed not in self._additions:
+            change = Difference(changed).delta(self.body)
+            assert change is not None, "no input changed"
+            self._additions[changed] = Step(NET, consolidate(change) if _subtracts(self.body, changed) else change)
+        return self._additions[changed]
 
     def _removed(self) -> Relation:
         """The places of as many equal stored rows as the net weight takes away."""

@@ -24,7 +24,7 @@ from millstream.diff.aggregate import Accumulator, Call, accumulate
 from millstream.diff.aggregate.accumulator import OLD
 from millstream.diff.aggregate.algebraic import CountOf, SumOf
 from millstream.diff.base import Difference
-from millstream.diff.plan import CHANGES, MORE, RECOMPUTED, SHOWN, STORE, Kind, Layout, Step
+from millstream.diff.plan import CHANGES, MORE, RECOMPUTED, SHOWN, STORE, TOUCHED, Kind, Layout, Step
 from millstream.diff.share import share
 from millstream.diff.zset import distinct_columns, renamed
 from millstream.ops import Aggregate, Column, Filter, Item, OuterJoin, Project, Relation, SemiJoin, Table
@@ -62,7 +62,7 @@ class KeyedStage:
     body: Aggregate
     having: exp.Expr | None
     items: tuple[Item, ...]
-    _planned: dict[frozenset[str], tuple[Step, ...]] = field(
+    _planned: dict[tuple[frozenset[str], bool], tuple[Step, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -125,37 +125,44 @@ class KeyedStage:
         grouped = Aggregate(source, self.body.keys, tuple(i for a in self.accumulators for i in a.compute()))
         return self._with_outputs(grouped, {})
 
-    def steps(self, changed: frozenset[str]) -> tuple[Step, ...]:
-        """The steps of a refresh in which these inputs changed."""
-        if changed not in self._planned:
-            self._planned[changed] = self._plan(changed)
-        return self._planned[changed]
+    def steps(self, changed: frozenset[str], *, at_once: bool = False) -> tuple[Step, ...]:
+        """The steps of a refresh in which these inputs changed.
 
-    def _plan(self, changed: frozenset[str]) -> tuple[Step, ...]:
+        Args:
+            at_once: leave `TOUCHED` out, for one query less where the stored rows need no looking up.
+        """
+        if (changed, at_once) not in self._planned:
+            self._planned[changed, at_once] = self._plan(changed, at_once)
+        return self._planned[changed, at_once]
+
+    def _plan(self, changed: frozenset[str], at_once: bool) -> tuple[Step, ...]:
         difference = Difference(changed)
         change = difference.delta(self.body.input)
         if change is None:
             return ()
-        steps = [Step(CHANGES, self._changes(change))]
+        touched = self._touched(change)
+        if at_once:
+            steps = [Step(CHANGES, self._changes(touched))]
+        else:
+            found = self._changes(Table(TOUCHED, touched.columns))
+            steps = [Step(TOUCHED, touched), Step(CHANGES, found, looks_up=TOUCHED)]
         if any(a.must_recompute() is not None for a in self.accumulators):
             steps.append(Step(RECOMPUTED, self._recomputed(difference.new(self.body.input)), only_if=CHANGES))
         return share(steps)
 
     # The touched groups, merged with their stored rows
 
-    def _changes(self, change: Relation) -> Relation:
+    def _touched(self, change: Relation) -> Relation:
+        """The change of each touched group."""
         keys = [i.expression for i in self.body.keys]
         prepared = [i for a in self.accumulators for i in a.prepare(keys)]
         if prepared:
             change = Project(change, add_columns(change, prepared))
-        grouped = Aggregate(change, self.body.keys, tuple(i for a in self.accumulators for i in a.gather()))
+        return Aggregate(change, self.body.keys, tuple(i for a in self.accumulators for i in a.gather()))
+
+    def _changes(self, touched: Relation) -> Relation:
         stored = renamed(self.layout.state, OLD)
-        found: Relation = stored
-        if self.body.keys:
-            # an outer join cannot send its left side to the tasks, so the stored rows are narrowed down first
-            touched = renamed(distinct_columns(change, [i.column.name for i in self.body.keys]), FRESH)
-            found = SemiJoin(stored, touched, self._same_key(OLD, FRESH))
-        joined = OuterJoin("left", grouped, found, self._same_key("", OLD), small_right=True)
+        joined = OuterJoin("left", touched, stored, self._same_key("", OLD), small_right=True)
         return self._finished(self._merged(joined), stored)
 
     def _merged(self, joined: Relation) -> Relation:

@@ -4,23 +4,28 @@ A stream table is computed in one or more stages, each with a stored table: hidd
 operators, and the one the user sees. A stage's steps are relations over named tables:
 
 - `new_<input>` and `delta_<input>`: an input at the new frontier, and its changes since the last one;
-- `state`: the stage's own stored rows, each with the file and row it lies at;
+- `state`: the stage's own stored rows, each with the file and row it lies at. Of these only the ones are needed that
+  agree with a row of the step's `looks_up` in the stored key, or in all columns where there is none;
 - the name of an earlier step.
 
-The steps `CHANGES` and `RECOMPUTED` give stored rows to replace: new values, old values (`OLD` behind the name), the
-old row's place. The step `NET` gives the net change of a bag, `REMOVED` the places of rows to take away.
+The step `TOUCHED` gives the change of each touched group. The steps `CHANGES` and `RECOMPUTED` give stored rows to
+replace: new values, old values (`OLD` behind the name), the old row's place. The step `NET` gives the net change of a
+bag, `REMOVED` the places of rows to take away.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from millstream import naming
-from millstream.ops import Column, Relation, Table
+from millstream.ops import Column, Relation, Table, render, walk
 from millstream.ops.relations import WEIGHT_COLUMN
+from millstream.ops.render import to_sql
 
 STATE = "state"
+TOUCHED = "touched"
 CHANGES = "changes"
 RECOMPUTED = "recomputed"
 NET = "net"
@@ -41,11 +46,29 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """A named query. With `only_if` it runs only when that step has a row with `MORE` set."""
+    """A named query.
+
+    Args:
+        only_if: it runs only when that step has a row with `MORE` set.
+        looks_up: the step whose rows tell which stored rows it reads; those with `MORE` set, if it is `only_if` too.
+    """
 
     name: str
     relation: Relation
     only_if: str | None = None
+    looks_up: str | None = None
+    _texts: dict[bool, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def tables(self) -> frozenset[str]:
+        """The names of what it reads."""
+        return frozenset(node.name for node in walk(self.relation) if isinstance(node, Table))
+
+    def text(self, *, hints: bool) -> str:
+        """The query in Spark's SQL; the same at each refresh."""
+        if hints not in self._texts:
+            self._texts[hints] = to_sql(render(self.relation), hints=hints)
+        return self._texts[hints]
 
 
 @dataclass(frozen=True)
@@ -76,6 +99,7 @@ __all__ = [
     "SHOWN",
     "STATE",
     "STORE",
+    "TOUCHED",
     "WEIGHT_COLUMN",
     "Kind",
     "Layout",

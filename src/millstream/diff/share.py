@@ -8,6 +8,7 @@ delta of an outer join's input are such relations.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence, Set
 
 from millstream.diff.plan import Step
@@ -52,7 +53,7 @@ def share(steps: Sequence[Step]) -> tuple[Step, ...]:
 
     for step in steps:
         relation = visit(step.relation, step.only_if)
-        result.append(Step(step.name, relation, step.only_if))
+        result.append(dataclasses.replace(step, relation=relation))
     return tuple(result)
 
 

@@ -10,22 +10,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as f
 
 from millstream.diff.bag import BagStage
 from millstream.diff.base import delta_name, new_name
-from millstream.diff.plan import CHANGES, MORE, NET, RECOMPUTED, REMOVED, STATE, Layout, Step
-from millstream.diff.stages import NamedStage
+from millstream.diff.plan import CHANGES, MORE, NET, RECOMPUTED, REMOVED, STATE, Kind, Layout, Step
+from millstream.diff.stages import PUBLIC, NamedStage
 from millstream.engine.storage import Commit, Rows, Txn
 from millstream.engine.worker import Scale, Worker
 from millstream.naming import quote
-from millstream.ops import Relation, Table, render, walk
-from millstream.ops.render import to_sql
 from millstream.refresh.inputs import BoundInput
+from millstream.refresh.stored_rows import StoredRows, taken_away
 from millstream.sinks.delta import Counts, change_set, repeated, repeated_frame
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 # up to so many rows in all, one task beats several
 MAX_TINY_ROWS = 200_000
-# a longer list of values takes longer to plan than it saves
-MAX_PROBE_VALUES = 10_000
 _RESULTS = {CHANGES, RECOMPUTED, NET, REMOVED}
 
 
@@ -43,7 +40,6 @@ class Cost:
     """What a refresh has cost so far."""
 
     rows_read: int = 0
-    scale: Scale = Scale.SMALL
     milliseconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -78,16 +74,26 @@ class StageRun:
     cost: Cost
     feed_rows: int = 0
     is_large: bool = False
+    sizes: dict[str, int] = field(default_factory=dict, init=False)
+    """The number of rows of what the steps can read, about."""
 
     @property
     def layout(self) -> Layout:
         return self.named.stage.layout
 
+    @cached_property
+    def stored(self) -> StoredRows:
+        """The rows stored so far."""
+        return StoredRows(self.worker.store, self.path, self.version, self.layout)
+
     def differential(self) -> tuple[Commit | None, Counts]:
         """Apply the change of the inputs."""
-        steps = self.named.stage.steps(self.changed)
+        at_once = self.layout.kind is Kind.KEYED and not self.is_large and self.stored.is_small
+        steps = self.named.stage.steps(self.changed, at_once=at_once)
         with self.cost.timing("read"):
-            self._bind({t for step in steps for t in _tables(step.relation)}, feed_rows=self.feed_rows)
+            self._bind_inputs(frozenset(name for step in steps for name in step.tables))
+            if at_once:
+                self._bind(STATE, self.stored.all(), self._counted(self.stored.num_rows))
         results = self._run(steps)
         change, counts = change_set(self.layout, results, self.version)
         with self.cost.timing("commit"):
@@ -98,12 +104,12 @@ class StageRun:
         """Append the delta of a stage that can only grow."""
         stage = self.named.stage
         assert isinstance(stage, BagStage)
-        relation = stage.additions(self.changed)
+        step = stage.additions(self.changed)
         with self.cost.timing("read"):
-            self._bind(_tables(relation))
+            self._bind_inputs(step.tables)
         names = [c.name for c in self.layout.columns]
         with self.cost.timing("compute"):
-            frame = self.worker.spark.sql(self._sql(relation))
+            frame = self._query(step)
             rows: Rows = (
                 repeated_frame(frame, [quote(n) for n in names]) if self.is_large else repeated(_collect(frame), names)
             )
@@ -113,12 +119,12 @@ class StageRun:
 
     def load(self) -> Commit:
         """Compute the contents anew and replace the stored ones."""
-        relation = self.named.stage.load()
+        step = Step(PUBLIC, self.named.stage.load())
         with self.cost.timing("read"):
-            self._bind(_tables(relation))
+            self._bind_inputs(step.tables)
         self.worker.plan_for(Scale.LARGE)
         with self.cost.timing("compute"):
-            frame = self.worker.spark.sql(to_sql(render(relation), hints=False))
+            frame = self.worker.spark.sql(step.text(hints=False))
             return self.worker.store.replace(self.path, frame, self.txn, self.metadata)
 
     def _with(self, counts: Counts) -> dict[str, object]:
@@ -126,37 +132,27 @@ class StageRun:
 
     # Reading
 
-    def _bind(self, wanted: set[str], *, feed_rows: int = 0) -> None:
-        """Bind what the steps read, and have Spark plan for its size."""
-        store, rows = self.worker.store, feed_rows
-        frames: dict[str, DataFrame] = {}
+    def _bind_inputs(self, wanted: frozenset[str]) -> None:
+        """Make the inputs readable for the steps."""
+        store = self.worker.store
         for name in self.named.inputs:
             source = self.inputs[name]
             if new_name(name) in wanted:
-                rows += self._rows_of(source.delta.path, source.new)
-                frames[new_name(name)] = source.delta.contents(store, source.new, source.columns)
+                rows = self._counted(store.snapshot(source.delta.path, source.new).num_rows or 0)
+                self._bind(new_name(name), source.delta.contents(store, source.new, source.columns), rows)
             if delta_name(name) in wanted:
                 assert source.old is not None
-                frames[delta_name(name)] = source.delta.changes(store, source.old, source.new, source.columns)
-        if STATE in wanted:
-            rows += self._rows_of(self.path, self.version)
-            columns = [c.name for c in self.layout.columns]
-            frames[STATE] = store.read_located(self.path, self.version, columns)
-        self.cost.scale = self._scale(rows)
-        self.worker.plan_for(self.cost.scale)
-        for name, frame in frames.items():
-            one_task = self.cost.scale is Scale.TINY or (self.cost.scale is Scale.SMALL and name.startswith("delta_"))
-            self.worker.bind(name, frame.coalesce(1) if one_task else frame)
+                changes = source.delta.changes(store, source.old, source.new, source.columns)
+                self._bind(delta_name(name), changes, self.feed_rows)
 
-    def _rows_of(self, path: str, version: int) -> int:
-        rows = self.worker.store.snapshot(path, version).num_rows or 0
+    def _bind(self, name: str, frame: DataFrame, rows: int) -> None:
+        """Make a frame readable for the steps; a small one in a single task, so that nothing needs an exchange."""
+        self.sizes[name] = rows
+        self.worker.bind(name, frame.coalesce(1) if rows <= MAX_TINY_ROWS and not self.is_large else frame)
+
+    def _counted(self, rows: int) -> int:
         self.cost.rows_read += rows
         return rows
-
-    def _scale(self, rows: int) -> Scale:
-        if self.is_large:
-            return Scale.LARGE
-        return Scale.TINY if rows <= MAX_TINY_ROWS else Scale.SMALL
 
     # Steps
 
@@ -166,33 +162,45 @@ class StageRun:
             if step.only_if is not None and not _has_more(results[step.only_if]):
                 continue
             with self.cost.timing("compute"):
-                if step.name == REMOVED:
-                    self._narrow_state(results[NET])
-                frame = self.worker.spark.sql(self._sql(step.relation))
-                rows = results[step.name] = frame.persist() if self.is_large else _collect(frame)
-            later = {t for s in steps[position + 1 :] for t in _tables(s.relation)}
+                rows = results[step.name] = self._result(step, results)
+            later = {name for s in steps[position + 1 :] for name in s.tables}
             needed = any(s.only_if == step.name for s in steps) and not _has_more(rows)
             if step.name in later and not (step.name in _RESULTS and needed):
-                bound = _frame(self.worker, rows)
-                self.worker.bind(step.name, bound if self.is_large else bound.coalesce(1))
+                frame = _frame(self.worker, rows)
+                self._bind(step.name, frame, rows.num_rows if isinstance(rows, pa.Table) else 0)
         return {name: rows for name, rows in results.items() if name in _RESULTS}
 
-    def _narrow_state(self, net: Rows) -> None:
-        """Have the scan of a large bag drop most rows by one column, before they are compared in all columns."""
-        if self.cost.scale is not Scale.SMALL or not isinstance(net, pa.Table):
-            return
-        probe = _probe(net.filter(net[MORE.name]), [c.name for c in self.layout.columns])
-        if probe is not None:
-            name, values = probe
-            frame = self.worker.store.read_located(self.path, self.version, [c.name for c in self.layout.columns])
-            self.worker.bind(STATE, frame.where(f.col(quote(name)).isin(values)))
+    def _result(self, step: Step, results: Mapping[str, Rows]) -> Rows:
+        if step.looks_up is not None:
+            wanted = results[step.looks_up]
+            known = self._look_up(_with_more(wanted) if step.only_if == step.looks_up else wanted)
+            if known is not None:
+                return known
+        frame = self._query(step)
+        return frame.persist() if self.is_large else _collect(frame)
 
-    def _sql(self, relation: Relation) -> str:
-        return to_sql(render(relation), hints=self.cost.scale is Scale.SMALL)
+    def _look_up(self, wanted: Rows) -> pa.Table | None:
+        """Make the wanted stored rows readable; for a bag, their places may be all there is to know."""
+        rows = self._counted(self.stored.num_rows)
+        found = self.stored.find(wanted) if isinstance(wanted, pa.Table) else None
+        if found is None:
+            self._bind(STATE, self.stored.scan(self.worker.spark, wanted), rows)
+            return None
+        if self.layout.kind is Kind.BAG:
+            removed = taken_away(wanted, found, [c.name for c in self.layout.columns])
+            if removed is not None:
+                return removed
+        self._bind(STATE, self.stored.at(found), found.num_rows)
+        return None
 
-
-def _tables(relation: Relation) -> set[str]:
-    return {node.name for node in walk(relation) if isinstance(node, Table)}
+    def _query(self, step: Step) -> DataFrame:
+        """The step as Spark plans it for the size of what it reads."""
+        scale = Scale.LARGE
+        if not self.is_large:
+            rows = sum(self.sizes[name] for name in step.tables)
+            scale = Scale.TINY if rows <= MAX_TINY_ROWS else Scale.SMALL
+        self.worker.plan_for(scale)
+        return self.worker.spark.sql(step.text(hints=scale is Scale.SMALL))
 
 
 def _collect(frame: DataFrame) -> pa.Table:
@@ -203,17 +211,8 @@ def _frame(worker: Worker, rows: Rows) -> DataFrame:
     return worker.spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
 
 
-def _probe(going: pa.Table, names: Sequence[str]) -> tuple[str, list[object]] | None:
-    """The column with the most distinct values among those a scan compares cheaply, and its values."""
-    best: tuple[str, list[object]] | None = None
-    for name in names:
-        column = going[name]
-        if column.null_count or not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
-            continue
-        values = pc.unique(column).to_pylist()
-        if len(values) <= MAX_PROBE_VALUES and (best is None or len(values) > len(best[1])):
-            best = name, values
-    return best
+def _with_more(rows: Rows) -> Rows:
+    return rows.filter(rows[MORE.name]) if isinstance(rows, pa.Table) else rows.where(quote(MORE.name))
 
 
 def _has_more(rows: Rows) -> bool:

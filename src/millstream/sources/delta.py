@@ -61,5 +61,7 @@ class DeltaInput:
     def _shown(self, frame: DataFrame, columns: Sequence[str], extra: Sequence[str]) -> DataFrame:
         if self.hides_rows:
             frame = frame.where(f.col(naming.VISIBLE))
+        elif frame.columns == [*columns, *extra]:
+            return frame
         named = [f.col(quote(self.stored.get(c, c))).alias(c) for c in columns]
         return frame.select(*named, *extra)

@@ -54,15 +54,15 @@ class DuckPlan:
     query: str
     stages: tuple[NamedStage, ...]
     oracle: str
-    _texts: dict[tuple[str, frozenset[str]], tuple[tuple[Step, str], ...]] = field(default_factory=dict)
+    _texts: dict[tuple[str, frozenset[str], bool], tuple[tuple[Step, str], ...]] = field(default_factory=dict)
 
-    def steps(self, named: NamedStage, changed: frozenset[str]) -> tuple[tuple[Step, str], ...]:
+    def steps(self, named: NamedStage, changed: frozenset[str], at_once: bool) -> tuple[tuple[Step, str], ...]:
         """The steps of a stage with their texts."""
-        changed &= frozenset(named.inputs)
-        if (named.name, changed) not in self._texts:
-            steps = named.stage.steps(changed)
-            self._texts[named.name, changed] = tuple((step, _sql(step.relation)) for step in steps)
-        return self._texts[named.name, changed]
+        wanted = (named.name, changed & frozenset(named.inputs), at_once)
+        if wanted not in self._texts:
+            steps = named.stage.steps(wanted[1], at_once=at_once)
+            self._texts[wanted] = tuple((step, _sql(step.relation)) for step in steps)
+        return self._texts[wanted]
 
     def load(self, named: NamedStage) -> str:
         """The text that computes a stage's contents in full."""
@@ -95,6 +95,8 @@ class DuckStreamTable:
     tables: Mapping[str, tuple[Column, ...]]
     db: duckdb.DuckDBPyConnection = field(default_factory=shared_connection)
     steps_run: list[str] = field(default_factory=list)
+    at_once: bool = False
+    """How the next refresh looks stored rows up; see `KeyedStage.steps`."""
 
     def __post_init__(self) -> None:
         self.plan = compile_query(self.query, self.tables)
@@ -141,10 +143,11 @@ class DuckStreamTable:
         changed = {name for name, rows in self.pending.items() if rows}
         self._execute([text for name in changed for text in self._bind_source(name)])
         for named in self.stages:
-            if steps := self.plan.steps(named, frozenset(changed)):
+            if steps := self.plan.steps(named, frozenset(changed), self.at_once):
                 self._run(named, steps)
                 self._execute(_apply(named, [step.name for step, _ in steps]))
                 changed.add(named.name)
+        self.at_once = not self.at_once  # the next one takes the other way
         self.pending = {name: [] for name in self.rows}
 
     def can_append(self) -> bool:
@@ -160,7 +163,7 @@ class DuckStreamTable:
         assert isinstance(named.stage, BagStage)
         if changed:
             script = [text for name in changed for text in self._bind_source(name)]
-            script += [_create(NET, _sql(named.stage.additions(changed))), _append(named)]
+            script += [_create(NET, _sql(named.stage.additions(changed).relation)), _append(named)]
             self._execute(script)
         self.pending = {name: [] for name in self.rows}
         self.steps_run = []

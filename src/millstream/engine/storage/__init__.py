@@ -1,5 +1,6 @@
 """Delta tables behind one small interface: Spark's way and the direct way, with equal results."""
 
+from millstream.engine.storage.lookup import has_exact_equality
 from millstream.engine.storage.model import (
     CHANGE,
     DELETE,
@@ -32,4 +33,5 @@ __all__ = [
     "Rows",
     "Snapshot",
     "Txn",
+    "has_exact_equality",
 ]

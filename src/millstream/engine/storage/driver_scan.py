@@ -8,14 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from millstream import naming
 from millstream.engine.storage import deletion_vector
 from millstream.engine.storage.actions import DataFile
 from millstream.engine.storage.data_file import read_rows
 from millstream.engine.storage.location import file_in_table
+from millstream.engine.storage.places import nowhere, placed
 from millstream.engine.storage.table_log import TableState
 
 MAX_ROWS = 5_000
@@ -32,7 +31,7 @@ def fits_driver(state: TableState) -> bool:
 def driver_scan(root: Path, state: TableState, schema: pa.Schema, *, located: bool) -> pa.Table:
     """The live rows, with `naming.FILE` and `naming.ROW` if `located`."""
     parts = [_live_rows(root, file, schema, located=located) for file in state.files.values()]
-    return pa.concat_tables(parts) if parts else _with_places(schema.empty_table(), "", np.array([], np.int64), located)
+    return pa.concat_tables([nowhere(schema) if located else schema.empty_table(), *parts])
 
 
 def _live_rows(root: Path, file: DataFile, schema: pa.Schema, *, located: bool) -> pa.Table:
@@ -40,14 +39,9 @@ def _live_rows(root: Path, file: DataFile, schema: pa.Schema, *, located: bool) 
     assert path is not None, "checked by scan_obstacle"
     dead = deletion_vector.read(root, file.deletion_vector) if file.deletion_vector else None
     rows = read_rows(path, schema, dead=dead)
+    if not located:
+        return rows
     places = np.arange(rows.num_rows + (len(dead) if dead else 0), dtype=np.int64)
     if dead:
         places = np.delete(places, deletion_vector.to_numpy(dead))
-    return _with_places(rows, file.path, places, located)
-
-
-def _with_places(rows: pa.Table, file: str, places: npt.NDArray[np.int64], located: bool) -> pa.Table:
-    if not located:
-        return rows
-    rows = rows.append_column(naming.FILE, pa.array([file] * rows.num_rows, pa.string()))
-    return rows.append_column(naming.ROW, pa.array(places, pa.int64()))
+    return placed(rows, file.path, places)

@@ -26,6 +26,7 @@ from millstream.engine.storage.driver_scan import driver_scan, fits_driver
 from millstream.engine.storage.features import reading_obstacle
 from millstream.engine.storage.location import local_root, normalised
 from millstream.engine.storage.log_files import LogFiles, LogGoneError, PosixLogFiles
+from millstream.engine.storage.lookup import Wanted, find, has_exact_equality, is_searchable, rows_at
 from millstream.engine.storage.model import (
     Changes,
     ChangeSet,
@@ -42,6 +43,7 @@ from millstream.engine.storage.scan import POSITION_SCHEMA, scan, scan_obstacle
 from millstream.engine.storage.schema import (
     UnsupportedTypeError,
     arrow_schema,
+    arrow_schema_of,
     columns_of,
     narrowed,
     spark_schema,
@@ -146,6 +148,37 @@ class DeltaStore:
         """The contents of a table of ours at `version`, with `naming.FILE` and `naming.ROW`, for a `ChangeSet`."""
         return self._read(path, version, columns, among, located=True)
 
+    def find(self, path: str, version: int, wanted: Wanted) -> pa.Table | None:
+        """The places of the rows of a table of ours that have one of the wanted values in each of some columns.
+
+        `None` if it takes Spark to find them. The columns searched in come along.
+        """
+        state, root = self._state(path, version), self._direct_root(path)
+        if root is None or not self._is_searchable(root, state, wanted):
+            return None
+        try:
+            schema = arrow_schema_of(state.metadata.schema_string)
+            return find(root, pruned(state, {n: v.to_pylist() for n, v in wanted.items()}), schema, wanted)
+        except (UnreadableVectorError, UnreadableFileError):
+            return None
+
+    def rows_at(self, path: str, version: int, places: pa.Table) -> DataFrame:
+        """The rows at places that `find` gave, as `read_located` gives them."""
+        state, root = self._state(path, version), self._direct_root(path)
+        assert root is not None, "find gave the places"
+        fields = [StructField(f.name, f.dataType, nullable=True) for f in _schema(state).fields]
+        rows = rows_at(root, arrow_schema(StructType(fields)), places)
+        return self._spark.createDataFrame(rows, schema=StructType([*fields, *POSITION_SCHEMA.fields]))
+
+    def is_small(self, path: str, version: int) -> bool:
+        """Whether `read_located` gives rows that are on the driver, without a scan."""
+        state, root = self._state(path, version), self._direct_root(path)
+        return root is not None and _is_plain(root, state) and fits_driver(state)
+
+    def _is_searchable(self, root: Path, state: TableState, wanted: Wanted) -> bool:
+        exact = all(has_exact_equality(values.type) for values in wanted.values())
+        return exact and _is_plain(root, state) and is_searchable(state, len(wanted))
+
     def changes(self, path: str, after: int, upto: int, columns: Sequence[str] | None = None) -> Changes:
         """The difference between two versions as a Z-set with `naming.WEIGHT`.
 
@@ -178,7 +211,7 @@ class DeltaStore:
     ) -> DataFrame:
         state = self._state(path, version)
         root = self._direct_root(path)
-        if root is not None and not reading_obstacle(state) and not scan_obstacle(root, state):
+        if root is not None and _is_plain(root, state):
             state = pruned(state, among) if among else state
             try:
                 if fits_driver(state):
@@ -291,6 +324,11 @@ class DeltaStore:
 
     def _direct_root(self, path: str) -> Path | None:
         return local_root(path) if self._settings.direct_way == "auto" else None
+
+
+def _is_plain(root: Path, state: TableState) -> bool:
+    """Whether the table's files can be read without Delta's own reader."""
+    return not reading_obstacle(state) and not scan_obstacle(root, state)
 
 
 def _schema(state: TableState) -> StructType:

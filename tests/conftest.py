@@ -22,10 +22,8 @@ hypothesis.settings.load_profile("millstream")
 
 @pytest.fixture(scope="session")
 def spark_settings() -> Settings:
-    """C1 only: the JVM is warm sooner, which short tests feel and benchmarks must not have."""
-    return Settings(
-        spark_conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.driver.memory": "2g"}
-    )
+    """The settings of the run's one JVM."""
+    return Settings(spark_conf={"spark.driver.memory": "2g"})
 
 
 @pytest.fixture(scope="session")

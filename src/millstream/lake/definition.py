@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,6 +22,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.naming import RESERVED_PREFIX, quote
 from millstream.ops import Column, Item, Project, Scan, walk
 from millstream.ops.expressions import cast, col
+from millstream.ops.render import to_sql
 from millstream.results import RefreshMode
 from millstream.sql.lower import lower
 from millstream.sql.parse import parse_query, position_of
@@ -133,13 +134,27 @@ def compile_query(
             _refuse_silent(tables.values())
             _refuse_volatile(functions)
             if is_faithful is None:
-                is_faithful = analyzer.prints_faithfully(query, len(columns))
+                is_faithful = _prints_faithfully(
+                    query, len(columns), analyzer, lambda text: _over(text, names, views, empty)
+                )
             stages, notices = _maintained(query, columns, _Known(names, tables, views), analyzer, is_faithful)
         except MillstreamError as error:
             if mode is not RefreshMode.AUTO or error.code not in _ONLY_RECOMPUTED:
                 raise
             reasons = (f"{error.code}: {error.message}",)
     return Compiled(query, columns, tables, views, functions, stages, reasons, notices, is_faithful, names)
+
+
+def _prints_faithfully(query: str, columns: int, analyzer: SparkAnalyzer, over_empty: Callable[[str], str]) -> bool:
+    """Whether the parsed and printed query is, to Spark, the query the user wrote.
+
+    The parser alters a few meanings silently, e.g. of adjacent string literals.
+    """
+    printed = to_sql(parse_query(query))
+    if analyzer.plan_alike(over_empty(query), over_empty(printed), columns):
+        return True
+    # Perhaps only the name of a function was altered. Empty tables would be optimised away, the real ones take longer.
+    return analyzer.plan_alike(query, printed, columns, optimised=True)
 
 
 def _maintained(

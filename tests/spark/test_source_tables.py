@@ -41,7 +41,7 @@ def test_deletion_vectors_and_partitions(lake: Lake) -> None:
 
 def test_mapped_columns_and_odd_names(lake: Lake) -> None:
     lake.sql(
-        f"""CREATE TABLE odd (`order id` INT, `a.b` STRING, `Größe` INT, `select` INT, `tick``s` INT)
+        f"""CREATE TABLE odd (`order id` INT, `a.b` STRING, `Größe` INT, `select` INT, `semi;colon` INT)
             {with_property("delta.columnMapping.mode", "name")}"""
     )
     lake.insert("odd", "1, 'x', 10, 100, 5", "2, 'y', 20, 200, 6", "3, 'x', 30, NULL, NULL")
@@ -49,7 +49,7 @@ def test_mapped_columns_and_odd_names(lake: Lake) -> None:
     lake.stream(
         "grouped",
         """SELECT `a.b` AS `the.key`, SUM(`Größe`) AS `sum of Größe`, MAX(odd.`select`) AS `MAX`,
-             COUNT(`tick``s`) AS `n``n` FROM odd GROUP BY `a.b`""",
+             COUNT(`semi;colon`) AS `n``n` FROM odd GROUP BY `a.b`""",
     )
     lake.stream("above", "SELECT `the.key`, `sum of Größe` + 1 AS `plus one` FROM grouped WHERE `MAX` IS NOT NULL")
     assert lake.ms.table("grouped").columns == ["the.key", "sum of Größe", "MAX", "n`n"]

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pyspark.sql.pandas.types import from_arrow_schema
+
 from millstream.engine.analyzer import SparkAnalyzer
 from millstream.engine.session import apply_semantics, new_worker_session, read_semantics
 from millstream.engine.storage import DeltaStore
@@ -17,6 +19,7 @@ from millstream.naming import quote
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -60,6 +63,10 @@ class Worker:
         if semantics and dict(semantics) != dict(self._semantics):
             apply_semantics(self.spark, semantics)
             self._semantics = dict(semantics)
+
+    def frame(self, rows: pa.Table) -> DataFrame:
+        """Rows that Spark gave us, for it to read again: a timestamp without a zone stays one."""
+        return self.spark.createDataFrame(rows, schema=from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
 
     def bind(self, name: str, frame: DataFrame) -> None:
         """Make a frame readable under a name in the session's queries."""

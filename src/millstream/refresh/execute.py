@@ -166,7 +166,7 @@ class StageRun:
             later = {name for s in steps[position + 1 :] for name in s.tables}
             needed = any(s.only_if == step.name for s in steps) and not _has_more(rows)
             if step.name in later and not (step.name in _RESULTS and needed):
-                frame = _frame(self.worker, rows)
+                frame = self.worker.frame(rows) if isinstance(rows, pa.Table) else rows
                 self._bind(step.name, frame, rows.num_rows if isinstance(rows, pa.Table) else 0)
         return {name: rows for name, rows in results.items() if name in _RESULTS}
 
@@ -184,7 +184,7 @@ class StageRun:
         rows = self._counted(self.stored.num_rows)
         found = self.stored.find(wanted) if isinstance(wanted, pa.Table) else None
         if found is None:
-            self._bind(STATE, self.stored.scan(self.worker.spark, wanted), rows)
+            self._bind(STATE, self.stored.scan(self.worker, wanted), rows)
             return None
         if self.layout.kind is Kind.BAG:
             removed = taken_away(wanted, found, [c.name for c in self.layout.columns])
@@ -205,10 +205,6 @@ class StageRun:
 
 def _collect(frame: DataFrame) -> pa.Table:
     return frame.toArrow()
-
-
-def _frame(worker: Worker, rows: Rows) -> DataFrame:
-    return worker.spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
 
 
 def _with_more(rows: Rows) -> Rows:

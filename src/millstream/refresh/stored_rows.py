@@ -20,7 +20,9 @@ from millstream.engine.storage import DeltaStore, Rows, has_exact_equality
 from millstream.naming import quote
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
+
+    from millstream.engine.worker import Worker
 
 _PLACES = [naming.FILE, naming.ROW]
 
@@ -58,12 +60,12 @@ class StoredRows:
         """The rows at some places."""
         return self.store.rows_at(self.path, self.version, places)
 
-    def scan(self, spark: SparkSession, wanted: Rows) -> DataFrame:
+    def scan(self, worker: Worker, wanted: Rows) -> DataFrame:
         """The rows that may agree with a wanted one, found by a scan of them all."""
         columns = list(self.layout.key)
         if isinstance(wanted, pa.Table):
             columns = columns or self._telling(wanted)
-            wanted = f.broadcast(spark.createDataFrame(wanted.select(columns))) if columns else wanted
+            wanted = f.broadcast(worker.frame(wanted.select(columns))) if columns else wanted
         if not columns:
             return self.all()
         keys = wanted.select(*(f.col(quote(n)).alias(n + "_wanted") for n in columns)).distinct()

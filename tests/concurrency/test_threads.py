@@ -14,7 +14,7 @@ from millstream import Action, Code, MillstreamError
 if TYPE_CHECKING:
     from lake_kit import Lake
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.spark
 
 SUMS = "SELECT k, SUM(v) AS s FROM t GROUP BY k"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from lake_kit import Lake, open_lake, refused
 
@@ -166,3 +168,13 @@ def test_renamed_tables(t: Lake) -> None:
         other.queries = t.queries
         other.insert("renamed", "12, 12")
         other.refresh("s", Action.APPEND_ONLY)
+
+
+def test_a_schema_of_another_open_lake(t: Lake, tmp_path: Path) -> None:
+    """Spark would find the first lake's table under this name."""
+    with open_lake(tmp_path / "other") as other:
+        other.table("t", "a INT", "42")
+        for text in ("SELECT * FROM default.t", "INSERT INTO `default` . t VALUES (1)"):
+            with refused(Code.UNSUPPORTED_SQL, "another lake", "leave"):
+                other.ms.sql(text)
+        assert other.ms.sql("SELECT x.a FROM t x WHERE 'default.t' <> ''").head()[0] == 42

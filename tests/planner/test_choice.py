@@ -131,8 +131,25 @@ class TestByCost:
     def test_a_history_decides_against_the_ratio(self) -> None:
         cheap_delta = [Measured(True, 0, 1_000_000, 60_000.0), Measured(False, 500_000, 1_000_000, 4_000.0)]
         assert verdict(facts(self.HALF, history=cheap_delta)) == (Action.DIFFERENTIAL, "CHANGED")
-        cheap_full = [Measured(True, 0, 1_000_000, 300.0), Measured(False, 10, 1_000_000, 900.0)]
+        cheap_full = [Measured(True, 0, 1_000_000, 300.0), *[Measured(False, 10, 1_000_000, 900.0)] * 3]
         assert verdict(facts(CHANGED, history=cheap_full)) == (Action.FULL, "CHEAPER")
+
+    def test_a_cold_start_decides_nothing(self) -> None:
+        cold = [Measured(False, 10, 1_000_000, 900.0), Measured(True, 0, 1_000_000, 300.0)]
+        assert verdict(facts(CHANGED, history=cold)) == (Action.DIFFERENTIAL, "CHANGED")
+
+    def test_full_must_be_clearly_better(self) -> None:
+        near = [Measured(True, 0, 1_000_000, 300.0), *[Measured(False, 10, 1_000_000, 450.0)] * 3]
+        assert verdict(facts(CHANGED, history=near)) == (Action.DIFFERENTIAL, "CHANGED")
+
+    def test_a_delta_is_tried_again_after_a_while(self) -> None:
+        slow = [*[Measured(True, 10, 1_000_000, 300.0)] * 9, *[Measured(False, 10, 1_000_000, 900.0)] * 3]
+        assert verdict(facts(CHANGED, history=slow)) == (Action.FULL, "CHEAPER")
+        assert verdict(facts(CHANGED, history=[slow[0]] * 4 + slow)) == (Action.DIFFERENTIAL, "CHANGED")
+
+    def test_far_beyond_experience_the_ratio_counts_too(self) -> None:
+        small = [Measured(True, 0, 1_000_000, 3_000.0), *[Measured(False, 10, 1_000_000, 200.0)] * 3]
+        assert verdict(facts(self.HALF, history=small)) == (Action.FULL, "RATIO")
 
     def test_half_a_history_is_none(self) -> None:
         only_full = [Measured(True, 0, 1_000_000, 1.0)]

@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from lake_kit import Lake
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.spark
 
 T = "a INT, b INT, s STRING"
 U = "a INT, c INT, d DECIMAL(10,2)"

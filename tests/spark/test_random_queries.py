@@ -20,7 +20,7 @@ from millstream.testing.strategies import TABLES, Scenario, scenarios
 if TYPE_CHECKING:
     from lake_kit import Lake
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.spark
 
 Case = tuple[str, Scenario]
 

@@ -7,7 +7,7 @@ from lake_kit import FEED, Lake
 
 from millstream import Action
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.spark
 
 
 def with_property(name: str, value: str) -> str:

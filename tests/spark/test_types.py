@@ -7,7 +7,7 @@ from lake_kit import Lake, refused
 
 from millstream import Action, Code
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.spark
 
 
 def follow(lake: Lake, batches: tuple[tuple[str, ...], ...]) -> None:

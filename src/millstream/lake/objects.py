@@ -117,10 +117,10 @@ class Lake:
             for key in set(self._known) - set(wanted):
                 self._forget(*key)
             changed = {key: s for key, s in wanted.items() if self._known.get(key) != s}
-            self._register(changed)
+            failed = self._register(changed)
             if any(namespace == "FUNCTION" for namespace, _ in (*changed, *(set(self._known) - set(wanted)))):
                 self._workers.renew()
-            self._known = wanted
+            self._known = {key: s for key, s in wanted.items() if key not in failed}
             self._generation = generation
 
     def _wanted(self) -> dict[_Key, str]:
@@ -128,24 +128,28 @@ class Lake:
         wanted |= {_key(ObjectKind.VIEW, table.name): self._view_of(table) for table in self.catalog.list()}
         return wanted
 
-    def _register(self, statements: Mapping[_Key, str]) -> None:
+    def _register(self, statements: Mapping[_Key, str]) -> set[_Key]:
         """Run the statements in an order that works: a view, or a function, may need another one.
 
-        What still fails then reads something that was dropped; it is as unusable here as where that happened.
+        What still fails then, and is returned, reads something that was dropped, perhaps by another process at this
+        moment; it is as unusable here as there.
         """
         for _, name in statements:
             create_lake_schema(self._spark, self.warehouse, name.schema)
-        waiting = list(statements.values())
+        waiting = dict(statements)
         while waiting:
-            failed: list[str] = []
-            for statement in waiting:
-                try:
-                    self._spark.sql(statement)
-                except AnalysisException:
-                    failed.append(statement)
+            failed = {key: text for key, text in waiting.items() if not self._succeeds(text)}
             if len(failed) == len(waiting):
-                return
+                break
             waiting = failed
+        return set(waiting)
+
+    def _succeeds(self, statement: str) -> bool:
+        try:
+            self._spark.sql(statement)
+        except SPARK_ERRORS:
+            return False
+        return True
 
     def _view_of(self, table: StreamTable) -> str:
         """A stream table's view: the query's columns under their names, hidden rows left out."""

@@ -15,6 +15,14 @@ from millstream.results import Action, RefreshMode
 
 # A delta of fewer rows costs less than the fixed part of any recomputation, however small the table.
 SMALL_CHANGE = 1_000
+# The first small deltas of a process are slow for other reasons than their size.
+ENOUGH = 3
+# A delta is tried again when the last one is so many refreshes ago: it may have been slow by chance.
+MEMORY = 12
+# FULL must be better by more than predictions are wrong.
+CLEARLY, CLEARLY_MS = 1.2, 100.0
+# A delta so many times larger than any measured one is judged by its share of the table as well.
+EXTRAPOLATED = 4
 
 
 class Change(StrEnum):
@@ -118,14 +126,18 @@ def _by_cost(facts: Facts, changed: Sequence[InputFacts]) -> Choice | None:
         return Choice(Action.FULL, "RATIO_ALWAYS: differential_max_change_ratio is 1")
     rows = sum(i.changed_rows for i in changed)
     total = sum(i.rows or 0 for i in facts.inputs)
+    known = [m for m in facts.history[:MEMORY] if not m.is_full]
     full = predict_full_ms(facts.history, total)
-    differential = predict_differential_ms(facts.history, rows)
+    differential = predict_differential_ms(known, rows)
     if full is not None and differential is not None:
-        if full < differential:
+        if rows < SMALL_CHANGE and len(known) < ENOUGH:
+            return None
+        if differential > full * CLEARLY + CLEARLY_MS:
             return Choice(
                 Action.FULL, f"CHEAPER: about {full:.0f} ms against {differential:.0f} ms for {rows} changed rows"
             )
-        return None
+        if rows <= max(m.changed_rows for m in known) * EXTRAPOLATED:
+            return None
     for item in changed:
         if item.rows and item.changed_rows >= SMALL_CHANGE and item.changed_rows / item.rows > limit:
             share = item.changed_rows / item.rows

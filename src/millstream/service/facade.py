@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -11,13 +12,9 @@ from millstream.catalog import Catalog
 from millstream.catalog.facade import utc_now
 from millstream.catalog.models import SourceKind, StreamTable
 from millstream.engine.analyzer import explained
-from millstream.engine.session import adopt_session, close_session, create_session, use_lake
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
-from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
-from millstream.lake import Lake
 from millstream.naming import TableName
-from millstream.refresh.coordinator import Coordinator
 from millstream.refresh.full_text import run_text
 from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
 from millstream.refresh.locks import locks_for
@@ -34,7 +31,8 @@ from millstream.results import (
 )
 from millstream.scheduler.dag import Dag
 from millstream.scheduler.schedule import Schedule
-from millstream.service.definitions import Definitions, parse_mode, parse_status
+from millstream.service.definitions import parse_mode, parse_status
+from millstream.service.engine import Engine
 from millstream.service.explain import explanation
 from millstream.service.statements import Statements
 from millstream.settings import Settings
@@ -56,7 +54,7 @@ def connect(
     spark: SparkSession | None = None,
     progress: Progress | None = None,
 ) -> Millstream:
-    """Open a lake; the directory is made if it is not there.
+    """Open a lake; the directory is made if it is not there. Spark is started by the first call that needs it.
 
     Args:
         lake: the lake's directory, by default `./lake`.
@@ -65,7 +63,7 @@ def connect(
         progress: called with a few words when a longer piece of work begins.
 
     Raises:
-        MillstreamError: JAVA_MISSING, JARS_UNRESOLVED, LAKE_UNWRITABLE, SETTING_INVALID, CATALOG_UNAVAILABLE.
+        MillstreamError: LAKE_UNWRITABLE, SETTING_INVALID, CATALOG_UNAVAILABLE.
     """
     root = Path(lake if lake is not None else DEFAULT_LAKE).resolve()
     found = Path(config) if config is not None else root / CONFIG_FILE
@@ -83,41 +81,44 @@ class Millstream:
             raise MillstreamError(
                 Code.LAKE_UNWRITABLE, f"{root} cannot be made: {e.strerror}", hint="choose a directory you may write to"
             ) from e
+        self._root = root
+        self._settings = settings
+        self._progress = progress
         self._clock: Callable[[], datetime] = utc_now
         self._catalog = Catalog.open(settings.catalog_url or root)
-        try:
-            progress("starting Spark")
-            self._owns_session = spark is None
-            warehouse = root / "tables"
-            self.spark = create_session(settings, warehouse) if spark is None else adopt_session(spark, settings)
-            if spark is not None:
-                use_lake(spark, warehouse)
-            self._workers = Workers(self.spark, settings)
-            self._lake = Lake(root, self.spark, self._workers, self._catalog)
-            self._lake.sync()
-        except BaseException:
-            self._catalog.close()
-            raise
-        self._settings = settings
-        self._definitions = Definitions(self._lake, self._catalog, self._workers, settings)
-        self._statements = Statements(self, self._lake, self._catalog, settings, self.spark)
         self._locks = locks_for(self._catalog, root)
-        self._coordinator = Coordinator(
-            self._catalog,
-            self._workers,
-            self._locks,
-            settings,
-            self._definitions,
-            self._clock,
-            progress,
-        )
+        self._started: Engine | None = None
+        self._starting = threading.RLock()
+        if spark is not None:
+            self._start(spark)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session; it is started by the first call that needs it."""
+        return self._engine.spark
+
+    @property
+    def _engine(self) -> Engine:
+        with self._starting:
+            return self._started or self._start(None)
+
+    def _start(self, spark: SparkSession | None) -> Engine:
+        try:
+            self._started = Engine(
+                self._root, self._settings, self._catalog, self._locks, self._clock, self._progress, spark
+            )
+        except BaseException:
+            if spark is not None:
+                self.close()
+            raise
+        return self._started
 
     def close(self) -> None:
         """Give the session and the catalog back."""
         self._locks.close()
         self._catalog.close()
-        if self._owns_session:
-            close_session(self.spark)
+        if self._started is not None:
+            self._started.close()
 
     def __enter__(self) -> Self:
         return self
@@ -133,7 +134,8 @@ class Millstream:
         Raises:
             MillstreamError: what is wrong with it, and where.
         """
-        return self._statements.run(text)
+        engine = self._engine
+        return Statements(self, engine.lake, self._catalog, self._settings, engine.spark).run(text)
 
     def table(self, name: str) -> DataFrame:
         """A stream table, table or view as a DataFrame.
@@ -141,9 +143,9 @@ class Millstream:
         Raises:
             MillstreamError: UNKNOWN_TABLE.
         """
-        self._lake.sync()
+        self._engine.lake.sync()
         try:
-            return self.spark.table(self._lake.spark_name(TableName.parse(name)))
+            return self.spark.table(self._engine.lake.spark_name(TableName.parse(name)))
         except SPARK_ERRORS as e:
             raise explained(e, name) from e
 
@@ -164,13 +166,13 @@ class Millstream:
             MillstreamError: NAME_TAKEN, SCHEDULE_INVALID, MODE_INVALID, UNSUPPORTED_SQL, or what else is wrong.
         """
         parsed = TableName.parse(name)
-        self._definitions.create(parsed, query, schedule, parse_mode(refresh_mode), dialect)
+        self._engine.definitions.create(parsed, query, schedule, parse_mode(refresh_mode), dialect)
         if not initialize:
             return
         try:
             self._refresh(parsed, InitiatedBy.INITIAL)
         except BaseException:
-            self._definitions.drop(parsed, cascade=False)
+            self._engine.definitions.drop(parsed, cascade=False)
             raise
 
     def replace_stream_table(
@@ -207,9 +209,9 @@ class Millstream:
             with self._locks.acquire([self._catalog.get(parsed).id]):  # not while it is being refreshed
                 table = self._catalog.get(parsed)
                 if query is not None:
-                    self._definitions.redefine(table, query, mode)
+                    self._engine.definitions.redefine(table, query, mode)
                 elif mode is not None and mode is not table.refresh_mode:
-                    self._definitions.change_mode(table, mode)
+                    self._engine.definitions.change_mode(table, mode)
         if checked is not None or new_status is not None or (query is None and mode is None):
             self._catalog.alter_stream_table(parsed, schedule=checked, status=new_status)
 
@@ -224,7 +226,7 @@ class Millstream:
         readers = self.dag().downstream([str(parsed)]) if cascade else ()
         ids = [t.id for n in (str(parsed), *readers) if (t := self._catalog.find(TableName.parse(n))) is not None]
         with self._locks.acquire(ids):  # not while one of them is being refreshed
-            self._definitions.drop(parsed, cascade=cascade)
+            self._engine.definitions.drop(parsed, cascade=cascade)
 
     # Refreshing
 
@@ -239,9 +241,13 @@ class Millstream:
 
     def _refresh(self, name: TableName, initiated_by: InitiatedBy, mode: RefreshMode | None = None) -> RefreshResult:
         self._catalog.get(name)
-        self._lake.sync()
-        chain = [TableName.parse(n) for n in self.dag().refresh_order([str(name)])]
-        return self._coordinator.refresh(chain, initiated_by, mode)
+        self._engine.lake.sync()
+        try:
+            chain = [TableName.parse(n) for n in self.dag().refresh_order([str(name)])]
+        except MillstreamError:
+            self._catalog.get(name)  # says that another process has dropped it meanwhile
+            raise
+        return self._engine.coordinator.refresh(chain, initiated_by, mode)
 
     # Looking
 
@@ -274,7 +280,7 @@ class Millstream:
     def explain(self, name: str) -> Explanation:
         """How a stream table is maintained."""
         table = self._catalog.get(TableName.parse(name))
-        return explanation(self._definitions.compiled(table), table.refresh_mode, str(table.name))
+        return explanation(self._engine.definitions.compiled(table), table.refresh_mode, str(table.name))
 
     def validate(self, query: str, dialect: str | None = None) -> Explanation:
         """How a query would be maintained; nothing is created.
@@ -282,7 +288,7 @@ class Millstream:
         Raises:
             MillstreamError: what is wrong with it, or why it cannot be maintained incrementally.
         """
-        compiled = self._definitions.compile(query, RefreshMode.DIFFERENTIAL, dialect)
+        compiled = self._engine.definitions.compile(query, RefreshMode.DIFFERENTIAL, dialect)
         return explanation(compiled, RefreshMode.DIFFERENTIAL)
 
     def dag(self) -> Dag:
@@ -317,7 +323,7 @@ class Millstream:
             ) from e
 
     def _compare(self, table: StreamTable) -> VerifyResult:
-        worker, compiled = self._workers.here(), self._definitions.compiled(table)
+        worker, compiled = self._engine.workers.here(), self._engine.definitions.compiled(table)
         worker.use(table.definition.settings)
         assert table.data_timestamp is not None
         paths = paths_of(base_tables(self._catalog, (table,)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from millstream.catalog import Catalog
 from millstream.catalog.models import ObjectKind, SourceKind
 from millstream.engine.analyzer import explained
+from millstream.engine.session import spark_schema
 from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Lake
-from millstream.naming import TableName
+from millstream.naming import DEFAULT_SCHEMA, TableName
 from millstream.settings import Settings
 from millstream.sql.statements import (
     AlterStreamTable,
@@ -27,6 +29,7 @@ from millstream.sql.statements import (
     ShowStreamTables,
     Target,
     parse_statement,
+    position_at,
     relocated,
 )
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
     from millstream.service.facade import Millstream
 
+_QUALIFIED = re.compile(r"(?<![\w`.'])`?(\w+)`?\s*\.\s*[\w`]")
 _HARMLESS = {Effect.READ, Effect.SESSION}
 
 
@@ -172,10 +176,26 @@ class Statements:
         return result
 
     def _run(self, s: Other) -> DataFrame:
+        self._refuse_other_lakes(s)
         try:
             return self._spark.sql(s.text)
         except SPARK_ERRORS as e:
             raise explained(e, s.text) from e
+
+    def _refuse_other_lakes(self, s: Other) -> None:
+        """Of several lakes open in one process only the first has its schemas under their own names."""
+        if spark_schema(self._spark, DEFAULT_SCHEMA) == DEFAULT_SCHEMA:
+            return
+        for match in _QUALIFIED.finditer(s.text):
+            schema = match.group(1).lower()
+            if spark_schema(self._spark, schema) != schema:
+                raise MillstreamError(
+                    Code.UNSUPPORTED_SQL,
+                    f"`{schema}` is the schema of another lake that is open in this process",
+                    position=position_at(s.text, match.start(1)),
+                    sql=s.text,
+                    hint="close that lake first, or leave `default.` out",
+                )
 
     def _schema_statement(self, s: Other) -> DataFrame:
         """Schemas of the lake lie in its directory, and go with what is in them."""

@@ -1,0 +1,57 @@
+"""What an open lake needs Spark for: its session, the workers in it, and the parts that run queries there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millstream.catalog import Catalog
+from millstream.engine.session import adopt_session, close_session, create_session, use_lake
+from millstream.engine.worker import Workers
+from millstream.lake import Lake
+from millstream.refresh.coordinator import Coordinator
+from millstream.refresh.locks import Locks
+from millstream.service.definitions import Definitions
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Engine:
+    """Starts a session for the lake, or moves into the caller's.
+
+    Raises:
+        MillstreamError: JAVA_MISSING, JARS_UNRESOLVED, SPARK_UNUSABLE and the like: why there is no session.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings,
+        catalog: Catalog,
+        locks: Locks,
+        clock: Callable[[], datetime],
+        progress: Callable[[str], None],
+        spark: SparkSession | None,
+    ) -> None:
+        self._owns_session = spark is None
+        warehouse = root / "tables"
+        if spark is None:
+            progress("starting Spark")
+            self.spark = create_session(settings, warehouse)
+        else:
+            self.spark = adopt_session(spark, settings)
+            use_lake(spark, warehouse)
+        self.workers = Workers(self.spark, settings)
+        self.lake = Lake(root, self.spark, self.workers, catalog)
+        self.definitions = Definitions(self.lake, catalog, self.workers, settings)
+        self.coordinator = Coordinator(catalog, self.workers, locks, settings, self.definitions, clock, progress)
+        self.lake.sync()
+
+    def close(self) -> None:
+        """Give the session back."""
+        if self._owns_session:
+            close_session(self.spark)

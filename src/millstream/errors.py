@@ -26,6 +26,7 @@ class Code(StrEnum):
     SESSION_FAILED = ("SESSION_FAILED", "Spark could not be started or reached.")
     SESSION_WITHOUT_DELTA = ("SESSION_WITHOUT_DELTA", "The Spark session is not configured for Delta tables.")
     SETTING_INVALID = ("SETTING_INVALID", "A setting is unknown or has a value outside its range.")
+    LAKE_CLOSED = ("LAKE_CLOSED", "The lake was closed before this call.")
     LAKE_UNWRITABLE = ("LAKE_UNWRITABLE", "The lake's directory cannot be written.")
     DEPENDENCY_MISSING = ("DEPENDENCY_MISSING", "An optional Python package is not installed.")
 

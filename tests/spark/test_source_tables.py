@@ -62,6 +62,14 @@ def test_mapped_columns_and_odd_names(lake: Lake) -> None:
         assert lake.last("above").action is Action.DIFFERENTIAL
 
 
+def test_quotes_in_strings(lake: Lake) -> None:
+    lake.table("t", "id INT, name STRING", "1, 'O''Brien'", "2, 'plain'")
+    lake.stream("irish", r"""SELECT id, name || '\'s' AS owner, "a'b" AS c, 'x"y' AS d FROM t WHERE name LIKE 'O''%'""")
+    lake.insert("t", "3, 'O''Hara'")
+    lake.refresh("irish", Action.APPEND_ONLY)
+    assert lake.rows("irish") == {(1, "O'Brien's", "a'b", 'x"y'): 1, (3, "O'Hara's", "a'b", 'x"y'): 1}
+
+
 def test_names_differ_by_more_than_case(lake: Lake) -> None:
     lake.table("Orders", "ID INT, Amount INT", "1, 10", "2, 20")
     lake.stream("Totals", "SELECT SUM(aMOUNT) AS Total, max(orders.id) AS LAST FROM ORDERS")

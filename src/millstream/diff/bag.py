@@ -54,7 +54,7 @@ class BagStage:
         return Difference(frozenset()).new(self.body)
 
     def steps(self, changed: frozenset[str], *, at_once: bool = False) -> tuple[Step, ...]:
-        """The steps of a refresh in which these inputs changed; what goes away is always a second one."""
+        """The steps of a refresh in which these inputs changed; `at_once` or not, what goes away is looked up."""
         if changed not in self._planned:
             self._planned[changed] = self._plan(changed)
         return self._planned[changed]

@@ -162,7 +162,7 @@ class KeyedStage:
 
     def _changes(self, touched: Relation) -> Relation:
         stored = renamed(self.layout.state, OLD)
-        joined = OuterJoin("left", touched, stored, self._same_key("", OLD), small_right=True)
+        joined = OuterJoin("left", touched, stored, self._same_key("", OLD))
         return self._finished(self._merged(joined), stored)
 
     def _merged(self, joined: Relation) -> Relation:
@@ -206,7 +206,7 @@ class KeyedStage:
             source = Project(source, add_columns(source, prepared))
         grouped = Aggregate(source, self.body.keys, tuple(i for a in again for i in a.recompute()))
         fresh = renamed(grouped, FRESH)
-        joined = OuterJoin("left", marked, fresh, self._same_key("", FRESH), small_right=True)
+        joined = OuterJoin("left", marked, fresh, self._same_key("", FRESH))
         replaced = {c.name for a in again for c in a.columns}
         items = tuple(
             Item(exp.false() if c == MORE else col(c.name + FRESH if c.name in replaced else c.name), c)

@@ -20,6 +20,7 @@ from millstream.ops.render import to_sql
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NUMBER = re.compile(r"#\d+L?|(?<=CTERelationDef )\d+|(?<=CTERelationRef )\d+")
 _CODES = {
     "TABLE_OR_VIEW_NOT_FOUND": Code.UNKNOWN_TABLE,
     "UNRESOLVED_COLUMN": Code.UNKNOWN_COLUMN,
@@ -70,24 +71,25 @@ class SparkAnalyzer:
         Args:
             optimised: compare what is left after the optimiser: it gives one name to a function that has several.
         """
-        return self._plan(one, columns, optimised) == self._plan(other, columns, optimised)
+        plan = self._plan(one, columns, optimised)
+        return plan is not None and plan == self._plan(other, columns, optimised)
 
-    def _plan(self, text: str, columns: int, optimised: bool) -> str:
+    def _plan(self, text: str, columns: int, optimised: bool) -> str | None:
         # column names that Spark makes up from an expression's text are not part of the meaning
         names = ", ".join(f"c{i}" for i in range(columns))
         try:
             plan = str(self._spark.sql(f"EXPLAIN EXTENDED SELECT * FROM ({text}\n) AS q({names})").collect()[0][0])
-        except PySparkException as e:
-            return f"refused: {e}"
+        except PySparkException:
+            return None
         analysed, rest = plan.split("== Analyzed Logical Plan ==")[1].split("== Optimized Logical Plan ==")
         wanted = rest.split("== Physical Plan ==")[0] if optimised else analysed
         return _numbered(wanted).replace("Join Cross", "Join Inner")  # `FROM a, b` is printed as a CROSS JOIN
 
 
 def _numbered(plan: str) -> str:
-    """A plan with the numbers Spark gives to expressions replaced by their order."""
+    """A plan with the numbers Spark gives to expressions and CTEs replaced by their order."""
     numbers: dict[str, str] = {}
-    return re.sub(r"#\d+L?", lambda match: numbers.setdefault(match.group(0), f"#{len(numbers)}"), plan)
+    return _NUMBER.sub(lambda match: numbers.setdefault(match.group(0), f"#{len(numbers)}"), plan)
 
 
 def explained(error: Exception, text: str) -> MillstreamError:

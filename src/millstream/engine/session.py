@@ -160,6 +160,7 @@ def new_worker_session(spark: SparkSession) -> SparkSession:
     for key, value in spark.conf.getAll.items():
         if key.startswith(_SCHEMA_CONF):
             worker.conf.set(key, value)
+    worker.conf.set("spark.sql.debug.maxToStringFields", "1000000")  # plans are compared as texts: all of them
     worker.catalog.setCurrentDatabase(spark_schema(worker, DEFAULT_SCHEMA))
     return worker
 
@@ -324,7 +325,8 @@ def _start_confs(settings: Settings, warehouse: Path) -> dict[str, str]:
         "spark.millstream.owned": "true",
     }
     own_options = settings.spark_conf.get("spark.driver.extraJavaOptions", "")
-    if "GC" not in own_options:
+    elsewhere = (os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
+    if "GC" not in " ".join([own_options, settings.spark_conf.get("spark.driver.defaultJavaOptions", ""), *elsewhere]):
         # a refresh is a burst of short-lived plans: throughput counts, pauses do not (8 % less time than with G1)
         options.append("-XX:+UseParallelGC")
     confs["spark.driver.extraJavaOptions"] = " ".join([*map(shlex.quote, options), own_options]).strip()

@@ -118,38 +118,39 @@ class Lake:
                 self._forget(*key)
             changed = {key: s for key, s in wanted.items() if self._known.get(key) != s}
             failed = self._register(changed)
-            if any(namespace == "FUNCTION" for namespace, _ in (*changed, *(set(self._known) - set(wanted)))):
+            functions = [n for kind, n in (*changed, *(set(self._known) - set(wanted))) if kind == "FUNCTION"]
+            if functions:
                 self._workers.renew()
-            self._known = {key: s for key, s in wanted.items() if key not in failed}
-            self._generation = generation
+            self._known = {key: "" if key in failed else text for key, text in wanted.items()}
+            if all(failed.values()):
+                self._generation = generation
 
     def _wanted(self) -> dict[_Key, str]:
         wanted = {_key(item.kind, item.name): self._statement(item) for item in self.catalog.lake_objects()}
         wanted |= {_key(ObjectKind.VIEW, table.name): self._view_of(table) for table in self.catalog.list()}
         return wanted
 
-    def _register(self, statements: Mapping[_Key, str]) -> set[_Key]:
+    def _register(self, statements: Mapping[_Key, str]) -> dict[_Key, bool]:
         """Run the statements in an order that works: a view, or a function, may need another one.
 
-        What still fails then, and is returned, reads something that was dropped, perhaps by another process at this
-        moment; it is as unusable here as there.
+        What still fails then is returned, with whether it fails for good: it reads something that was dropped, and is
+        as unusable here as where that happened. Anything else, e.g. a table another process drops at this moment, may
+        be over the next time.
         """
         for _, name in statements:
             create_lake_schema(self._spark, self.warehouse, name.schema)
         waiting = dict(statements)
         while waiting:
-            failed = {key: text for key, text in waiting.items() if not self._succeeds(text)}
+            failed: dict[_Key, bool] = {}
+            for key, text in waiting.items():
+                try:
+                    self._spark.sql(text)
+                except SPARK_ERRORS as e:
+                    failed[key] = isinstance(e, AnalysisException)
             if len(failed) == len(waiting):
-                break
-            waiting = failed
-        return set(waiting)
-
-    def _succeeds(self, statement: str) -> bool:
-        try:
-            self._spark.sql(statement)
-        except SPARK_ERRORS:
-            return False
-        return True
+                return failed
+            waiting = {key: waiting[key] for key in failed}
+        return {}
 
     def _view_of(self, table: StreamTable) -> str:
         """A stream table's view: the query's columns under their names, hidden rows left out."""

@@ -204,15 +204,13 @@ class InnerJoin(Relation):
 class OuterJoin(Relation):
     """A LEFT or FULL outer join (a RIGHT one is a LEFT one with its inputs exchanged).
 
-    Only the left input may be weighted: then the right one is looked up for each row of a delta. With `small_right` the
-    right input is expected to be small enough to be sent to every task.
+    Only the left input may be weighted: then the right one is looked up for each row of a delta.
     """
 
     kind: OuterKind
     left: Relation
     right: Relation
     condition: exp.Expr
-    small_right: bool = False
 
     def __post_init__(self) -> None:
         if self.right.is_weighted:

@@ -15,9 +15,9 @@ from millstream.results import Action, RefreshMode
 
 # A delta of fewer rows costs less than the fixed part of any recomputation, however small the table.
 SMALL_CHANGE = 1_000
-# The first small deltas of a process are slow for other reasons than their size.
+# The first small deltas of a table are slow for other reasons than their size, above all a JVM that is not warm yet.
 ENOUGH = 3
-# A delta is tried again when the last one is so many refreshes ago: it may have been slow by chance.
+# Deltas are tried again when the last ones are so many refreshes ago: they may have been slow by chance.
 MEMORY = 12
 # FULL must be better by more than predictions are wrong.
 CLEARLY, CLEARLY_MS = 1.2, 100.0

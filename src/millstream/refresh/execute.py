@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from millstream.diff.bag import BagStage
 from millstream.diff.base import delta_name, new_name
 from millstream.diff.plan import CHANGES, MORE, NET, RECOMPUTED, REMOVED, STATE, Kind, Layout, Step
-from millstream.diff.stages import PUBLIC, NamedStage
+from millstream.diff.stages import NamedStage
 from millstream.engine.storage import Commit, Rows, Txn
 from millstream.engine.worker import Scale, Worker
 from millstream.naming import quote
@@ -76,6 +76,8 @@ class StageRun:
     is_large: bool = False
     sizes: dict[str, int] = field(default_factory=dict, init=False)
     """The number of rows of what the steps can read, about."""
+    kept: list[DataFrame] = field(default_factory=list, init=False)
+    """Large results, which Spark keeps for the steps after them."""
 
     @property
     def layout(self) -> Layout:
@@ -94,10 +96,14 @@ class StageRun:
             self._bind_inputs(frozenset(name for step in steps for name in step.tables))
             if at_once:
                 self._bind(STATE, self.stored.all(), self._counted(self.stored.num_rows))
-        results = self._run(steps)
-        change, counts = change_set(self.layout, results, self.version)
-        with self.cost.timing("commit"):
-            commit = self.worker.store.apply(self.path, change, self.txn, self._with(counts))
+        try:
+            results = self._run(steps)
+            change, counts = change_set(self.layout, results, self.version)
+            with self.cost.timing("commit"):
+                commit = self.worker.store.apply(self.path, change, self.txn, self._with(counts))
+        finally:
+            for frame in self.kept:
+                frame.unpersist()
         return commit, counts
 
     def append_only(self) -> tuple[Commit, Counts]:
@@ -119,7 +125,7 @@ class StageRun:
 
     def load(self) -> Commit:
         """Compute the contents anew and replace the stored ones."""
-        step = Step(PUBLIC, self.named.stage.load())
+        step = Step(self.named.name, self.named.stage.load())
         with self.cost.timing("read"):
             self._bind_inputs(step.tables)
         self.worker.plan_for(Scale.LARGE)
@@ -138,7 +144,7 @@ class StageRun:
         for name in self.named.inputs:
             source = self.inputs[name]
             if new_name(name) in wanted:
-                rows = self._counted(store.snapshot(source.delta.path, source.new).num_rows or 0)
+                rows = self._counted(store.snapshot(source.delta.path, source.new).num_rows)
                 self._bind(new_name(name), source.delta.contents(store, source.new, source.columns), rows)
             if delta_name(name) in wanted:
                 assert source.old is not None
@@ -148,11 +154,13 @@ class StageRun:
     def _bind(self, name: str, frame: DataFrame, rows: int) -> None:
         """Make a frame readable for the steps; a small one in a single task, so that nothing needs an exchange."""
         self.sizes[name] = rows
-        self.worker.bind(name, frame.coalesce(1) if rows <= MAX_TINY_ROWS and not self.is_large else frame)
+        is_tiny = rows <= MAX_TINY_ROWS and not self.is_large
+        self.worker.bind(name, frame.coalesce(1) if is_tiny else frame)
 
-    def _counted(self, rows: int) -> int:
-        self.cost.rows_read += rows
-        return rows
+    def _counted(self, rows: int | None) -> int:
+        """The number of rows of what is read, and that is now part of the cost; unknown ones are many."""
+        self.cost.rows_read += rows or 0
+        return rows if rows is not None else MAX_TINY_ROWS + 1
 
     # Steps
 
@@ -164,8 +172,8 @@ class StageRun:
             with self.cost.timing("compute"):
                 rows = results[step.name] = self._result(step, results)
             later = {name for s in steps[position + 1 :] for name in s.tables}
-            needed = any(s.only_if == step.name for s in steps) and not _has_more(rows)
-            if step.name in later and not (step.name in _RESULTS and needed):
+            ends_here = any(s.only_if == step.name for s in steps) and not _has_more(rows)
+            if step.name in later and not (step.name in _RESULTS and ends_here):
                 frame = self.worker.frame(rows) if isinstance(rows, pa.Table) else rows
                 self._bind(step.name, frame, rows.num_rows if isinstance(rows, pa.Table) else 0)
         return {name: rows for name, rows in results.items() if name in _RESULTS}
@@ -177,7 +185,10 @@ class StageRun:
             if known is not None:
                 return known
         frame = self._query(step)
-        return frame.persist() if self.is_large else _collect(frame)
+        if not self.is_large:
+            return _collect(frame)
+        self.kept.append(frame.persist())
+        return frame
 
     def _look_up(self, wanted: Rows) -> pa.Table | None:
         """Make the wanted stored rows readable; for a bag, their places may be all there is to know."""
@@ -190,7 +201,8 @@ class StageRun:
             removed = taken_away(wanted, found, [c.name for c in self.layout.columns])
             if removed is not None:
                 return removed
-        self._bind(STATE, self.stored.at(found), found.num_rows)
+        at = self.stored.at(found)
+        self._bind(STATE, at if at is not None else self.stored.scan(self.worker, wanted), found.num_rows)
         return None
 
     def _query(self, step: Step) -> DataFrame:

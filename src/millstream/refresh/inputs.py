@@ -36,11 +36,14 @@ class BoundInput:
         if self.old is None:
             return InputFacts(self.delta.id, Change.MUTATED, 0, None), None
         if self.old == self.new:
-            return InputFacts(self.delta.id, Change.NOTHING, 0, None), None
+            return InputFacts(self.delta.id, Change.NOTHING, 0, self._rows(store)), None
         summary = self.delta.classify(store, self.old, self.new, self.columns)
         change = _CHANGES.get(summary.kind, Change.IMPOSSIBLE)
-        rows = store.snapshot(self.delta.path, self.new).num_rows if change is not Change.IMPOSSIBLE else None
+        rows = self._rows(store) if change is not Change.IMPOSSIBLE else None
         return InputFacts(self.delta.id, change, summary.changed_rows, rows, summary.reason), summary
+
+    def _rows(self, store: DeltaStore) -> int | None:
+        return store.snapshot(self.delta.path, self.new).num_rows
 
 
 def base_tables(catalog: Catalog, tables: tuple[StreamTable, ...]) -> dict[str, LakeObject]:

@@ -6,6 +6,7 @@ the stored table.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from pyspark.sql import functions as f
 
 from millstream import naming
 from millstream.diff.plan import Kind, Layout
-from millstream.engine.storage import DeltaStore, Rows, has_exact_equality
+from millstream.engine.storage import MAX_FOUND, PLACE_COLUMNS, DeltaStore, Rows, has_exact_equality
 from millstream.naming import quote
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
     from millstream.engine.worker import Worker
 
-_PLACES = [naming.FILE, naming.ROW]
+_WANTED = f"{naming.RESERVED_PREFIX}wanted_"
+# A column in which so many times more stored rows agree than go away tells little: another one may tell more.
+_MANY, _FEW, _MAX_TRIES = 10, 1_000, 3
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,9 @@ class StoredRows:
         return self.store.is_small(self.path, self.version)
 
     @property
-    def num_rows(self) -> int:
-        return self.store.snapshot(self.path, self.version).num_rows or 0
+    def num_rows(self) -> int | None:
+        """As far as the log tells."""
+        return self.store.snapshot(self.path, self.version).num_rows
 
     def all(self) -> DataFrame:
         """All rows with their places."""
@@ -51,35 +55,40 @@ class StoredRows:
 
     def find(self, wanted: pa.Table) -> pa.Table | None:
         """The places of the rows that may agree with a wanted one, or None if Spark has to find them."""
-        columns = self._telling(wanted)
-        if not columns:
-            return None
-        return self.store.find(self.path, self.version, {n: pc.unique(wanted[n].combine_chunks()) for n in columns})
+        if self.layout.kind is Kind.KEYED:
+            return self._find(wanted, self._telling(wanted), MAX_FOUND)
+        for column in self._telling(wanted)[:_MAX_TRIES]:
+            found = self._find(wanted, [column], _MANY * wanted.num_rows + _FEW)
+            if found is not None:
+                return found
+        return None
 
-    def at(self, places: pa.Table) -> DataFrame:
-        """The rows at some places."""
+    def _find(self, wanted: pa.Table, columns: Sequence[str], limit: int) -> pa.Table | None:
+        values = {n: pc.unique(wanted[n].combine_chunks()) for n in columns}
+        return self.store.find(self.path, self.version, values, limit) if columns else None
+
+    def at(self, places: pa.Table) -> DataFrame | None:
+        """The rows at some places, or None if Spark has to find them."""
         return self.store.rows_at(self.path, self.version, places)
 
     def scan(self, worker: Worker, wanted: Rows) -> DataFrame:
         """The rows that may agree with a wanted one, found by a scan of them all."""
         columns = list(self.layout.key)
         if isinstance(wanted, pa.Table):
-            columns = columns or self._telling(wanted)
+            columns = columns or self._telling(wanted)[:1]
             wanted = f.broadcast(worker.frame(wanted.select(columns))) if columns else wanted
         if not columns:
             return self.all()
-        keys = wanted.select(*(f.col(quote(n)).alias(n + "_wanted") for n in columns)).distinct()
-        agrees = [f.col(quote(n)).eqNullSafe(f.col(quote(n + "_wanted"))) for n in columns]
+        keys = wanted.select(*(f.col(quote(n)).alias(_WANTED + n) for n in columns)).distinct()
+        agrees = [f.col(quote(n)).eqNullSafe(f.col(quote(_WANTED + n))) for n in columns]
         return self.all().join(keys, agrees, "left_semi")
 
     def _telling(self, wanted: pa.Table) -> list[str]:
-        """The columns to search in: those of the key, else the one with the most values."""
+        """The columns to search in: those of the key, or any one of a bag's, those with the most values first."""
         is_keyed = self.layout.kind is Kind.KEYED
         names = self.layout.key if is_keyed else [c.name for c in self.layout.columns]
         exact = [n for n in names if has_exact_equality(wanted.schema.field(n).type)]
-        if is_keyed or not exact:
-            return exact
-        return [max(exact, key=lambda n: len(pc.unique(wanted[n])))]
+        return exact if is_keyed else sorted(exact, key=lambda n: -len(pc.unique(wanted[n])))
 
 
 def taken_away(going: pa.Table, found: pa.Table, columns: list[str]) -> pa.Table | None:
@@ -88,13 +97,13 @@ def taken_away(going: pa.Table, found: pa.Table, columns: list[str]) -> pa.Table
     All rows that go are stored. So where as many stored rows have a value in the searched column as rows with this
     value go, they are the same rows, whatever their other columns hold. `None` where other rows share the value.
     """
-    (searched,) = set(found.column_names) - set(_PLACES)
+    (searched,) = set(found.column_names) - set(PLACE_COLUMNS)
     weights = going[naming.WEIGHT].to_numpy()
     rows = going.take(np.repeat(np.arange(going.num_rows), -weights)).sort_by(searched)
     found = found.sort_by(searched)
     if not rows[searched].combine_chunks().equals(found[searched].combine_chunks().cast(rows[searched].type)):
         return None
     result = rows.select(columns)
-    for name in _PLACES:
+    for name in PLACE_COLUMNS:
         result = result.append_column(name, found[name])
     return result

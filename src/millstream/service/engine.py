@@ -24,7 +24,7 @@ class Engine:
     """Starts a session for the lake, or moves into the caller's.
 
     Raises:
-        MillstreamError: JAVA_MISSING, JARS_UNRESOLVED, SPARK_UNUSABLE and the like: why there is no session.
+        MillstreamError: JAVA_MISSING, JARS_UNRESOLVED, SESSION_FAILED and the like: why there is no session.
     """
 
     def __init__(
@@ -45,6 +45,21 @@ class Engine:
         else:
             self.spark = adopt_session(spark, settings)
             use_lake(spark, warehouse)
+        try:
+            self._open(root, settings, catalog, locks, clock, progress)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(
+        self,
+        root: Path,
+        settings: Settings,
+        catalog: Catalog,
+        locks: Locks,
+        clock: Callable[[], datetime],
+        progress: Callable[[str], None],
+    ) -> None:
         self.workers = Workers(self.spark, settings)
         self.lake = Lake(root, self.spark, self.workers, catalog)
         self.definitions = Definitions(self.lake, catalog, self.workers, settings)

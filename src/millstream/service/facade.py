@@ -88,6 +88,7 @@ class Millstream:
         self._catalog = Catalog.open(settings.catalog_url or root)
         self._locks = locks_for(self._catalog, root)
         self._started: Engine | None = None
+        self._is_closed = False
         self._starting = threading.RLock()
         if spark is not None:
             self._start(spark)
@@ -100,6 +101,8 @@ class Millstream:
     @property
     def _engine(self) -> Engine:
         with self._starting:
+            if self._is_closed:
+                raise MillstreamError(Code.LAKE_CLOSED, f"{self._root} was closed", hint="open it again with connect")
             return self._started or self._start(None)
 
     def _start(self, spark: SparkSession | None) -> Engine:
@@ -115,10 +118,12 @@ class Millstream:
 
     def close(self) -> None:
         """Give the session and the catalog back."""
-        self._locks.close()
-        self._catalog.close()
-        if self._started is not None:
-            self._started.close()
+        with self._starting:
+            self._is_closed = True
+            self._locks.close()
+            self._catalog.close()
+            if self._started is not None:
+                self._started.close()
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -31,6 +30,7 @@ from millstream.sql.statements import (
     parse_statement,
     position_at,
     relocated,
+    schemas_in,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from millstream.service.facade import Millstream
 
-_QUALIFIED = re.compile(r"(?<![\w`.'])`?(\w+)`?\s*\.\s*[\w`]")
 _HARMLESS = {Effect.READ, Effect.SESSION}
 
 
@@ -186,15 +185,14 @@ class Statements:
         """Of several lakes open in one process only the first has its schemas under their own names."""
         if spark_schema(self._spark, DEFAULT_SCHEMA) == DEFAULT_SCHEMA:
             return
-        for match in _QUALIFIED.finditer(s.text):
-            schema = match.group(1).lower()
-            if spark_schema(self._spark, schema) != schema:
+        for schema, offset in schemas_in(s.text):
+            if spark_schema(self._spark, schema.lower()) != schema.lower():
                 raise MillstreamError(
                     Code.UNSUPPORTED_SQL,
-                    f"`{schema}` is the schema of another lake that is open in this process",
-                    position=position_at(s.text, match.start(1)),
+                    f"in this Spark, `{schema}` is the schema of another lake, or of nobody's",
+                    position=position_at(s.text, offset),
                     sql=s.text,
-                    hint="close that lake first, or leave `default.` out",
+                    hint="open the lake in a process of its own, or leave `default.` out",
                 )
 
     def _schema_statement(self, s: Other) -> DataFrame:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from millstream import naming
 from millstream.diff.aggregate.accumulator import OLD
 from millstream.diff.plan import CHANGES, MORE, NET, RECOMPUTED, REMOVED, SHOWN, STORE, Kind, Layout
-from millstream.engine.storage import CHANGE, ChangeSet, Rows
+from millstream.engine.storage import CHANGE, PLACE_COLUMNS, ChangeSet, Rows
 from millstream.errors import Code, MillstreamError
 from millstream.naming import quote
 
@@ -52,12 +52,11 @@ def _keyed(layout: Layout, results: Mapping[str, Rows]) -> tuple[Rows, Rows, Cou
 
 def _keyed_arrow(layout: Layout, parts: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table, Counts]:
     names = [c.name for c in layout.columns]
-    places = [naming.FILE, naming.ROW]
     rows = pa.concat_tables([p.filter(pc.invert(p[MORE.name])) for p in parts])
     store = rows[STORE.name]
     old = rows.filter(pc.not_equal(store, "insert"))
     new = rows.filter(pc.not_equal(store, "delete"))
-    removed = old.select([n + OLD for n in (*names, *places)]).rename_columns([*names, *places])
+    removed = old.select([n + OLD for n in (*names, *PLACE_COLUMNS)]).rename_columns([*names, *PLACE_COLUMNS])
     removed = removed.append_column(CHANGE, _label(old[STORE.name], _PREIMAGE, "delete"))
     added = new.select(names).append_column(CHANGE, _label(new[STORE.name], _POSTIMAGE, "insert"))
     shown = {str(e["values"]): int(e["counts"]) for e in pc.value_counts(rows[SHOWN.name].combine_chunks()).to_pylist()}
@@ -70,13 +69,12 @@ def _label(store: pa.ChunkedArray, updated: str, otherwise: str) -> pa.ChunkedAr
 
 def _keyed_frames(layout: Layout, parts: Sequence[DataFrame]) -> tuple[DataFrame, DataFrame, Counts]:
     names = [c.name for c in layout.columns]
-    places = [naming.FILE, naming.ROW]
     rows = parts[0].where(~f.col(MORE.name))
     for part in parts[1:]:
         rows = rows.unionByName(part.where(~f.col(MORE.name)).select(*rows.columns))
     store = f.col(STORE.name)
     removed = rows.where(store != "insert").select(
-        *(f.col(quote(n + OLD)).alias(n) for n in (*names, *places)),
+        *(f.col(quote(n + OLD)).alias(n) for n in (*names, *PLACE_COLUMNS)),
         f.when(store == "update", _PREIMAGE).otherwise("delete").alias(CHANGE),
     )
     added = rows.where(store != "delete").select(

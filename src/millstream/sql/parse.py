@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
 
 from millstream.errors import Code, MillstreamError, Position
+
+
+class _Spark4(Spark):
+    """Since Spark 4 a doubled quote in a string is a quote; before, it ended one string and began the next."""
+
+    class Tokenizer(Spark.Tokenizer):
+        STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, "'"]
+
+
+_DIALECTS = {"spark": _Spark4}
 
 
 def parse_query(text: str, dialect: str = "spark") -> exp.Query:
@@ -18,7 +30,7 @@ def parse_query(text: str, dialect: str = "spark") -> exp.Query:
         MillstreamError: SYNTAX_ERROR with the position.
     """
     try:
-        trees = [t for t in sqlglot.parse(text, dialect=dialect) if t is not None]
+        trees = [t for t in sqlglot.parse(text, dialect=_DIALECTS.get(dialect, dialect)) if t is not None]
     except ParseError as e:
         first = e.errors[0] if e.errors else {}
         raise MillstreamError(

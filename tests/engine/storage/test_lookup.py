@@ -71,9 +71,8 @@ def test_whole_rows_at_places(store: DeltaStore, path: str) -> None:
 
 def test_left_to_spark(store: DeltaStore, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     version, wanted = store.version(path), {"k": pa.array([5])}
-    monkeypatch.setattr(lookup, "MAX_FOUND", 2)
-    assert store.find(path, version, wanted) is None, "three rows are too many"
-    monkeypatch.setattr(lookup, "MAX_FOUND", 3)
+    assert store.find(path, version, wanted, limit=2) is None, "three rows are too many"
+    assert store.find(path, version, wanted, limit=3) is not None
     monkeypatch.setattr(lookup, "MAX_SCANNED_VALUES", 10)
     assert store.find(path, version, wanted) is None, "the table is too large"
 
@@ -96,3 +95,15 @@ def test_an_empty_table(store: DeltaStore, tmp_path: Path) -> None:
     found = store.find(path, 0, {"k": pa.array([1])})
     assert found is not None
     assert (found.num_rows, found.column_names) == (0, ["k", naming.FILE, naming.ROW])
+
+
+def test_values_python_cannot_hold(store: DeltaStore, tmp_path: Path) -> None:
+    """They are found all the same, only no file is left out."""
+    schema = StructType([StructField("d", DateType()), StructField("k", LongType())])
+    path = str(tmp_path / "far")
+    store.create(path, schema, stats_columns=["d", "k"])
+    far = pa.array([10_000_000], pa.int32()).cast(pa.date32())
+    store.append(path, pa.table({"d": far, "k": pa.array([1])}), next_txn(), {})
+    found = store.find(path, 1, {"d": far})
+    assert found is not None
+    assert found.num_rows == 1

@@ -1,6 +1,6 @@
 """Delta tables behind one small interface: Spark's way and the direct way, with equal results."""
 
-from millstream.engine.storage.lookup import has_exact_equality
+from millstream.engine.storage.lookup import MAX_FOUND, has_exact_equality
 from millstream.engine.storage.model import (
     CHANGE,
     DELETE,
@@ -16,12 +16,15 @@ from millstream.engine.storage.model import (
     Snapshot,
     Txn,
 )
+from millstream.engine.storage.places import PLACE_COLUMNS
 from millstream.engine.storage.store import DeltaStore
 
 __all__ = [
     "CHANGE",
     "DELETE",
     "INSERT",
+    "MAX_FOUND",
+    "PLACE_COLUMNS",
     "POSTIMAGE",
     "PREIMAGE",
     "ChangeSet",

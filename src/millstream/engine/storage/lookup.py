@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -49,18 +50,26 @@ def is_searchable(state: TableState, num_columns: int) -> bool:
     return None not in counts and sum(n or 0 for n in counts) * num_columns <= MAX_SCANNED_VALUES
 
 
-def find(root: Path, state: TableState, schema: pa.Schema, wanted: Wanted) -> pa.Table | None:
-    """The wanted rows' places and the columns of `wanted`, or `None` if they are too many.
+def find(root: Path, state: TableState, schema: pa.Schema, wanted: Wanted, limit: int) -> pa.Table | None:
+    """The wanted rows' places and the columns of `wanted`, or `None` if they are more than `limit`.
 
     Args:
         schema: that of the table.
     """
     narrow = pa.schema([schema.field(name) for name in wanted])
+    parts: list[pa.Table] = [nowhere(narrow)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        parts = list(pool.map(lambda file: _matches(root, file, narrow, wanted), state.files.values()))
-    if sum(part.num_rows for part in parts) > MAX_FOUND:
-        return None
-    return pa.concat_tables([nowhere(narrow), *parts])
+        for file, (rows, places) in zip(
+            state.files.values(),
+            pool.map(lambda file: _matches(root, file, narrow, wanted), state.files.values()),
+            strict=True,
+        ):
+            limit -= len(places)
+            if limit < 0:
+                pool.shutdown(wait=False, cancel_futures=True)
+                return None
+            parts.append(placed(rows.take(pa.array(places)), file.path, places))
+    return pa.concat_tables(parts)
 
 
 def rows_at(root: Path, schema: pa.Schema, places: pa.Table) -> pa.Table:
@@ -76,12 +85,12 @@ def rows_at(root: Path, schema: pa.Schema, places: pa.Table) -> pa.Table:
         return pa.concat_tables([nowhere(schema), *pool.map(read, work)])
 
 
-def _matches(root: Path, file: DataFile, schema: pa.Schema, wanted: Wanted) -> pa.Table:
-    rows = read_rows(root / file.path, schema)
+def _matches(root: Path, file: DataFile, schema: pa.Schema, wanted: Wanted) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The searched columns of a file, and where a wanted live row lies."""
+    rows = read_rows(root / file.path, schema)  # a plain name: `scan_obstacle` has looked
     hits = np.ones(rows.num_rows, dtype=bool)
     for name, values in wanted.items():
         hits &= np.asarray(pc.is_in(rows[name], value_set=values.cast(schema.field(name).type)))
     if file.deletion_vector:
         hits[deletion_vector.to_numpy(deletion_vector.read(root, file.deletion_vector))] = False
-    places = np.flatnonzero(hits)
-    return placed(rows.take(pa.array(places)), file.path, places)
+    return rows, np.flatnonzero(hits)

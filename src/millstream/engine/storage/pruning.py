@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.types import ByteType, DataType, DateType, IntegerType, LongType, ShortType, StringType, StructType
 
 from millstream.engine.storage.actions import DataFile
@@ -22,6 +24,16 @@ Among = Mapping[str, Sequence[Key]]
 """Values per column; a row that has none of them in one of the columns is of no interest."""
 
 _ORDERED: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType, StringType, DateType)
+
+
+def comparable(wanted: Mapping[str, pa.Array]) -> Among:
+    """The values to compare with bounds; columns are left out whose values Python cannot hold."""
+    among: dict[str, Sequence[Key]] = {}
+    for name, values in wanted.items():
+        if pa.types.is_integer(values.type) or pa.types.is_string(values.type) or pa.types.is_date32(values.type):
+            with suppress(OverflowError, ValueError):  # a date after 9999, a string that is no text
+                among[name] = values.to_pylist()
+    return among
 
 
 def pruned(state: TableState, among: Among) -> TableState:

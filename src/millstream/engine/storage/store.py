@@ -26,7 +26,7 @@ from millstream.engine.storage.driver_scan import driver_scan, fits_driver
 from millstream.engine.storage.features import reading_obstacle
 from millstream.engine.storage.location import local_root, normalised
 from millstream.engine.storage.log_files import LogFiles, LogGoneError, PosixLogFiles
-from millstream.engine.storage.lookup import Wanted, find, has_exact_equality, is_searchable, rows_at
+from millstream.engine.storage.lookup import MAX_FOUND, Wanted, find, has_exact_equality, is_searchable, rows_at
 from millstream.engine.storage.model import (
     Changes,
     ChangeSet,
@@ -37,7 +37,7 @@ from millstream.engine.storage.model import (
     Snapshot,
     Txn,
 )
-from millstream.engine.storage.pruning import Among, pruned
+from millstream.engine.storage.pruning import comparable, pruned
 from millstream.engine.storage.ranges import classify
 from millstream.engine.storage.scan import POSITION_SCHEMA, scan, scan_obstacle
 from millstream.engine.storage.schema import (
@@ -132,42 +132,37 @@ class DeltaStore:
 
     # Reading
 
-    def read(
-        self, path: str, version: int, columns: Sequence[str] | None = None, *, among: Among | None = None
-    ) -> DataFrame:
-        """The contents at `version`.
+    def read(self, path: str, version: int, columns: Sequence[str] | None = None) -> DataFrame:
+        """The contents at `version`."""
+        return self._read(path, version, columns, located=False)
 
-        Args:
-            among: values per column; rows with none of them may be left out, and files without such rows are.
-        """
-        return self._read(path, version, columns, among, located=False)
-
-    def read_located(
-        self, path: str, version: int, columns: Sequence[str] | None = None, *, among: Among | None = None
-    ) -> DataFrame:
+    def read_located(self, path: str, version: int, columns: Sequence[str] | None = None) -> DataFrame:
         """The contents of a table of ours at `version`, with `naming.FILE` and `naming.ROW`, for a `ChangeSet`."""
-        return self._read(path, version, columns, among, located=True)
+        return self._read(path, version, columns, located=True)
 
-    def find(self, path: str, version: int, wanted: Wanted) -> pa.Table | None:
+    def find(self, path: str, version: int, wanted: Wanted, limit: int = MAX_FOUND) -> pa.Table | None:
         """The places of the rows of a table of ours that have one of the wanted values in each of some columns.
 
-        `None` if it takes Spark to find them. The columns searched in come along.
+        `None` if there are more than `limit`, or if it takes Spark to find them. The columns searched in come along.
         """
         state, root = self._state(path, version), self._direct_root(path)
         if root is None or not self._is_searchable(root, state, wanted):
             return None
         try:
             schema = arrow_schema_of(state.metadata.schema_string)
-            return find(root, pruned(state, {n: v.to_pylist() for n, v in wanted.items()}), schema, wanted)
+            return find(root, pruned(state, comparable(wanted)), schema, wanted, limit)
         except (UnreadableVectorError, UnreadableFileError):
             return None
 
-    def rows_at(self, path: str, version: int, places: pa.Table) -> DataFrame:
-        """The rows at places that `find` gave, as `read_located` gives them."""
+    def rows_at(self, path: str, version: int, places: pa.Table) -> DataFrame | None:
+        """The rows at places that `find` gave, as `read_located` gives them; `None` if it takes Spark to read them."""
         state, root = self._state(path, version), self._direct_root(path)
         assert root is not None, "find gave the places"
         fields = [StructField(f.name, f.dataType, nullable=True) for f in _schema(state).fields]
-        rows = rows_at(root, arrow_schema(StructType(fields)), places)
+        try:
+            rows = rows_at(root, arrow_schema(StructType(fields)), places)
+        except UnreadableFileError:
+            return None
         return self._spark.createDataFrame(rows, schema=StructType([*fields, *POSITION_SCHEMA.fields]))
 
     def is_small(self, path: str, version: int) -> bool:
@@ -206,13 +201,10 @@ class DeltaStore:
     def _arrow_changes(self, rows: pa.Table, schema: StructType) -> Changes:
         return Changes(schema, rows, lambda: self._spark.createDataFrame(rows, schema=schema))
 
-    def _read(
-        self, path: str, version: int, columns: Sequence[str] | None, among: Among | None, *, located: bool
-    ) -> DataFrame:
+    def _read(self, path: str, version: int, columns: Sequence[str] | None, *, located: bool) -> DataFrame:
         state = self._state(path, version)
         root = self._direct_root(path)
         if root is not None and _is_plain(root, state):
-            state = pruned(state, among) if among else state
             try:
                 if fits_driver(state):
                     return self._on_driver(root, state, columns, located=located)

@@ -24,7 +24,7 @@ from millstream.sql.statements.model import (
 )
 from millstream.sql.statements.own import own_statement
 from millstream.sql.statements.plain import classify
-from millstream.sql.statements.scanner import Scanner, pieces_of, position_at, stripped
+from millstream.sql.statements.scanner import Scanner, pieces_of, position_at, schemas_in, stripped
 
 __all__ = [
     "AlterStreamTable",
@@ -43,6 +43,7 @@ __all__ = [
     "parse_statement",
     "position_at",
     "relocated",
+    "schemas_in",
     "split_statements",
 ]
 

@@ -201,6 +201,24 @@ class Scanner:
         return True
 
 
+def schemas_in(text: str) -> Iterator[tuple[str, int]]:
+    """The words that stand before a point or after SCHEMA, each with its place: schemas, and also tables and aliases.
+
+    >>> list(schemas_in("SELECT 'a.b' FROM spark_catalog.`x`.t -- c.d"))
+    [('x', 32)]
+    """
+    tokens, _ = _tokenize(text)
+    for index, token in enumerate(tokens[:-1]):
+        following, first, second = tokens[index + 1], tokens[index - 1 : index], tokens[index - 2 : index - 1]
+        is_first = not first or first[0].token_type is not TokenType.DOT
+        is_in_catalog = not is_first and bool(second) and second[0].text.lower() == "spark_catalog"
+        if following.token_type is TokenType.DOT and (is_first or is_in_catalog):
+            if token.text.lower() != "spark_catalog":
+                yield token.text, token.start
+        elif token.text.upper() in ("SCHEMA", "DATABASE", "NAMESPACE", "EXISTS", "IN"):
+            yield following.text, following.start
+
+
 def position_at(text: str, offset: int, length: int = 1) -> Position:
     """The line and column of a character, counted as `MillstreamError` underlines them."""
     lines = (text[:offset] + "x").splitlines()

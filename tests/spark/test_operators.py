@@ -105,6 +105,20 @@ def test_outer_joins(tables: Lake) -> None:
     )
 
 
+def test_memberships(tables: Lake) -> None:
+    follow(
+        tables,
+        [
+            "SELECT a, s FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.a AND u.c > 1) AND b IS NOT NULL",
+            "SELECT a, b FROM t WHERE NOT EXISTS (SELECT * FROM u WHERE u.a = t.a AND u.c <> t.b)",
+            """SELECT t.s, u.d FROM t JOIN u ON t.a = u.a
+               WHERE u.c IN (SELECT b FROM t) AND t.b NOT IN (SELECT c FROM u)""",
+            "SELECT a FROM t WHERE (a, b) IN (SELECT a, c FROM u)",
+            "SELECT s, COUNT(*) AS n FROM t LEFT ANTI JOIN u ON t.a = u.a GROUP BY s",
+        ],
+    )
+
+
 def test_aggregates(tables: Lake) -> None:
     follow(
         tables,

@@ -1,4 +1,4 @@
-"""The delta rule of the anti join, on which the outer joins rest.
+"""The delta rule of the anti join (NOT EXISTS, NOT IN, LEFT ANTI JOIN), on which the outer joins rest as well.
 
 Semantics: the rows of the left input without a partner in the right one.
 Delta rule: with `n(l)` the number of partners of a row now and `d(l)` its change,
@@ -64,14 +64,14 @@ def anti_join(difference: Difference, relation: Relation) -> Relation | None:
     if left_change is not None:
         parts.append(AntiJoin(left_change, difference.new(relation.right), relation.condition))
     if right_change is not None:
-        parts.append(_flips(difference, relation, left_change, right_change))
+        parts.append(flips(difference, relation, left_change, right_change))
     return plus(parts) if parts else None
 
 
-def _flips(
-    difference: Difference, relation: AntiJoin, left_change: Relation | None, right_change: Relation
+def flips(
+    difference: Difference, relation: AntiJoin | SemiJoin, left_change: Relation | None, right_change: Relation
 ) -> Relation:
-    """The rows of the old left input whose being without a partner changed."""
+    """The rows of the old left input that lost their last partner, and with the opposite weight that gained a first."""
     affected: list[Relation] = [SemiJoin(difference.new(relation.left), right_change, relation.condition)]
     if left_change is not None:
         affected.append(negate(SemiJoin(left_change, right_change, relation.condition)))
@@ -87,7 +87,7 @@ def _flips(
 
 
 def _partners(
-    difference: Difference, relation: AntiJoin, rows: Relation, right_change: Relation, names: list[str]
+    difference: Difference, relation: AntiJoin | SemiJoin, rows: Relation, right_change: Relation, names: list[str]
 ) -> Relation:
     """For each affected value of the left columns in the condition: partners now, and their change."""
     if names:

@@ -20,7 +20,20 @@ from millstream.diff.base import Difference
 from millstream.diff.plan import MORE, NET, PLACE, REMOVED, Kind, Layout, Step
 from millstream.diff.share import share
 from millstream.diff.zset import consolidate, renamed
-from millstream.ops import Column, Filter, InnerJoin, Item, OuterJoin, Project, Relation, Scan, Table, walk
+from millstream.ops import (
+    AntiJoin,
+    Column,
+    Filter,
+    InnerJoin,
+    Item,
+    OuterJoin,
+    Project,
+    Relation,
+    Scan,
+    SemiJoin,
+    Table,
+    walk,
+)
 from millstream.ops.expressions import ZERO, add_columns, cast, col, compare, keep, same, weight
 from millstream.ops.relations import WEIGHT_COLUMN
 
@@ -47,7 +60,7 @@ class BagStage:
     @property
     def is_monotone(self) -> bool:
         """Whether inserts into the inputs can only add rows."""
-        return not any(isinstance(node, OuterJoin) for node in walk(self.body))
+        return not any(isinstance(node, OuterJoin | SemiJoin | AntiJoin) for node in walk(self.body))
 
     def load(self) -> Relation:
         """The contents, from the inputs at the new frontier."""

@@ -6,7 +6,18 @@ from millstream.diff.base import STRATEGIES
 from millstream.diff.keyed import KeyedStage
 from millstream.diff.stages import PUBLIC, NamedStage
 from millstream.lake import Compiled
-from millstream.ops import Aggregate, Filter, InnerJoin, OuterJoin, Project, Relation, Scan, render
+from millstream.ops import (
+    Aggregate,
+    AntiJoin,
+    Filter,
+    InnerJoin,
+    OuterJoin,
+    Project,
+    Relation,
+    Scan,
+    SemiJoin,
+    render,
+)
 from millstream.ops.render import to_sql
 from millstream.results import Explanation, OperatorPlan, RefreshMode
 
@@ -69,6 +80,9 @@ def _describe(relation: Relation) -> str:
             return f"inner join of {len(relation.inputs)}" + (f" on {conditions}" if conditions else "")
         case OuterJoin():
             return f"{relation.kind} outer join on {relation.condition.sql(dialect='spark')}"
+        case SemiJoin() | AntiJoin():
+            word = "with" if isinstance(relation, SemiJoin) else "without"
+            return f"rows {word} a partner on {relation.condition.sql(dialect='spark')}"
         case Aggregate():
             return "aggregate"
     return type(relation).__name__.lower()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError
-from millstream.ops import Column, Item, OuterJoin, Project, Relation, Scan
+from millstream.ops import AntiJoin, Column, Item, OuterJoin, Project, Relation, Scan, SemiJoin
 from millstream.ops.expressions import add_columns, all_of, coalesce, col
 from millstream.sql.clauses import refuse_aggregates, refuse_in_expression, refuse_table_clauses
 from millstream.sql.conditions import conjuncts, inner_join
@@ -47,7 +47,9 @@ class FromClause:
     def _join(self, left: Relation, join: exp.Join) -> Relation:
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
         method = (join.args.get("method") or "").upper()
-        if kind in {"SEMI", "ANTI"} or side in {"SEMI", "ANTI"} or method not in {"", "NATURAL"}:
+        if "SEMI" in (side, kind) or "ANTI" in (side, kind):
+            return self._filtering_join(left, join, SemiJoin if "SEMI" in (side, kind) else AntiJoin)
+        if method not in {"", "NATURAL"}:
             raise unsupported(" ".join(w for w in (method, side, kind, "JOIN") if w), join, self.context.sql)
         before = list(self.scope.columns)
         right = self._nested(join.this) if join.this.args.get("joins") else self._item(join.this)
@@ -60,6 +62,21 @@ class FromClause:
             conditions += conjuncts(self.scope.bind(on))
         relation = _joined(side, left, right, conditions)
         return self._merged(side, relation, pairs, before, behind) if pairs else relation
+
+    def _filtering_join(self, left: Relation, join: exp.Join, kind: type[SemiJoin | AntiJoin]) -> Relation:
+        """LEFT SEMI and LEFT ANTI JOIN: the right side is seen by the condition only."""
+        inner = FromClause(self.lowering, self.ctes, Scope(self.context.sql))
+        right = inner._nested(join.this) if join.this.args.get("joins") else inner._item(join.this)
+        is_natural = (join.args.get("method") or "").upper() == "NATURAL"
+        pairs = self._using(join, self.scope.columns, inner.scope.columns, is_natural=is_natural)
+        conditions: list[exp.Expr] = [exp.EQ(this=col(x.column.name), expression=col(y.column.name)) for x, y in pairs]
+        if (on := join.args.get("on")) is not None:
+            refuse_in_expression(on, self.context)
+            refuse_aggregates(on, "ON", self.context)
+            both = Scope(self.context.sql, dict(self.scope.tables), list(self.scope.columns))
+            both.absorb(inner.scope, join)
+            conditions += conjuncts(both.bind(on))
+        return kind(left, right, all_of(conditions))
 
     def _using(
         self, join: exp.Join, left: Sequence[Visible], right: Sequence[Visible], *, is_natural: bool

@@ -19,13 +19,14 @@ from millstream.sql.clauses import (
     refuse_in_expression,
     refuse_query_clauses,
 )
-from millstream.sql.conditions import conjuncts, filtered
+from millstream.sql.conditions import conjuncts
 from millstream.sql.context import Context, Ctes, Lowered
 from millstream.sql.from_clause import FromClause, renamed
 from millstream.sql.group import Grouping, with_known_aggregates
 from millstream.sql.parse import parse_query, position_of
 from millstream.sql.scope import Scope, Visible
 from millstream.sql.sources import Analyzer, Sources
+from millstream.sql.subqueries import Subqueries
 from millstream.sql.typing import describe_relation, typed
 from millstream.sql.unsupported import invalid, unsupported
 
@@ -121,9 +122,7 @@ class _Lowering:
             raise unsupported("a SELECT without FROM", node, self.context.sql)
         relation = FromClause(self, ctes, scope).relation(from_.this, node.args.get("joins") or ())
         if where := node.args.get("where"):
-            predicate = self._bound(scope, where.this)  # refuses a subquery, whose aggregates are its own
-            refuse_aggregates(where.this, "WHERE", self.context)
-            relation = filtered(relation, conjuncts(predicate))
+            relation, _ = Subqueries(self, ctes, scope).where(relation, conjuncts(where.this))
         selected = self._select_list(node, scope)
         calls = any(expression.find(exp.AggFunc) for expression, _ in selected)
         if node.args.get("group") or node.args.get("having") or calls:

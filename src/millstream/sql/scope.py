@@ -55,12 +55,14 @@ class Scope:
         tables: the columns of each FROM item, by its alias.
         columns: what `*` stands for and a name without a table may mean; a column that USING joined counts once.
         aliases: the aliases the SELECT list has defined so far.
+        outer: the scope of the query around a subquery, whose columns are seen where there is none of the name here.
     """
 
     sql: str
     tables: dict[str, tuple[Visible, ...]] = field(default_factory=dict)
     columns: list[Visible] = field(default_factory=list)
     aliases: dict[str, exp.Expr] = field(default_factory=dict)
+    outer: Scope | None = None
 
     def add(self, alias: str, columns: Iterable[Visible], node: exp.Expr) -> None:
         """Bring a FROM item into scope."""
@@ -98,6 +100,8 @@ class Scope:
                 for name in parts[split + 1 :]:
                     found = exp.Dot(this=found, expression=exp.to_identifier(name, quoted=True))
                 return found
+        if self.outer is not None:
+            return self.outer._resolve(node)
         raise self._unknown(node)
 
     def _find(self, qualifier: Sequence[str], name: str, node: exp.Column) -> exp.Expr | None:

@@ -11,7 +11,18 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError
-from millstream.ops import Aggregate, Filter, InnerJoin, OuterJoin, Project, Relation, Table, walk
+from millstream.ops import (
+    Aggregate,
+    AntiJoin,
+    Filter,
+    InnerJoin,
+    OuterJoin,
+    Project,
+    Relation,
+    SemiJoin,
+    Table,
+    walk,
+)
 from millstream.sql.sources import Analyzer
 from millstream.sql.typing import empty
 from millstream.sql.unsupported import volatile
@@ -110,7 +121,7 @@ def _expressions(node: Relation) -> Iterator[exp.Expr]:
             yield from (i.expression for i in node.items)
         case InnerJoin():
             yield from node.conditions
-        case OuterJoin():
+        case OuterJoin() | SemiJoin() | AntiJoin():
             yield node.condition
         case Aggregate():
             yield from (i.expression for i in node.keys)

@@ -76,6 +76,7 @@ class _Builder:
                 self._nested_join,
                 self._cte,
                 self._twice,
+                self._membership,
             ]
         )
         return make(operators - 1)
@@ -162,6 +163,23 @@ class _Builder:
         on = self._scalars.condition(a.columns, (*b.columns, *c.columns))
         text = f"{a.text} {self._pick(_JOINS)} {inner} ON {on}"
         return self._select(text, self._some((*a.columns, *b.columns, *c.columns), 4), _product(inputs))
+
+    def _membership(self, operators: int) -> From:
+        """EXISTS, IN and their negations."""
+        outer, inner = (self._aliased(self._relation(operators // 2)) for _ in range(2))
+        no = "NOT " if self._chance(2) else ""
+        correlated = self._scalars.condition(outer.columns, inner.columns)
+        pairs = [(x, y) for x in outer.columns for y in inner.columns if x.kind == y.kind != "dbl"]
+        if pairs and self._chance(2):
+            left, right = self._pick(pairs)
+            where = f" WHERE {correlated}" if self._chance(2) else ""
+            test = f"{left.text} {no}IN (SELECT {right.text} FROM {inner.text}{where})"
+        else:
+            test = f"{no}EXISTS (SELECT 1 FROM {inner.text} WHERE {correlated})"
+        text = f"{outer.text} WHERE {test}"
+        if self._chance(3):
+            text += f" AND {self._scalars.predicate(outer.columns)}"
+        return self._select(text, outer.columns, outer.rows)
 
     def _union(self, operators: int) -> From:
         kinds = self._pick([("int",), ("int", "str"), ("int", "big"), ("str", "dec", "int")])

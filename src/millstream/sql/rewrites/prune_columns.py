@@ -6,7 +6,7 @@ stands in the tree twice (a CTE) keeps what either place needs, so that it stays
 
 from __future__ import annotations
 
-from millstream.ops import Aggregate, Filter, InnerJoin, Item, OuterJoin, Project, Relation, Scan
+from millstream.ops import Aggregate, AntiJoin, Filter, InnerJoin, Item, OuterJoin, Project, Relation, Scan, SemiJoin
 from millstream.ops.relations import referenced
 from millstream.ops.walk import with_children
 
@@ -36,7 +36,7 @@ def _needed_below(relation: Relation, needed: set[str]) -> set[str]:
             return {name for i in _kept(relation, needed) for name in referenced(i.expression)}
         case InnerJoin():
             return needed.union(*(referenced(c) for c in relation.conditions))
-        case OuterJoin():
+        case OuterJoin() | SemiJoin() | AntiJoin():
             return needed | referenced(relation.condition)
         case Aggregate():
             items = (*relation.keys, *(i for i in relation.calls if i.column.name in needed))

@@ -141,6 +141,8 @@ def test_distinct_and_unions(tables: Lake) -> None:
             "SELECT DISTINCT a, s FROM t",
             "SELECT a FROM t UNION ALL SELECT a FROM u",
             "SELECT a, b FROM t UNION SELECT a, c FROM u",
+            "SELECT a, b FROM t INTERSECT SELECT a, c FROM u",
+            "SELECT a FROM t EXCEPT SELECT c FROM u",
             "SELECT a, CAST(b AS BIGINT) AS n FROM t UNION ALL SELECT a, d FROM u",
             "SELECT DISTINCT a FROM (SELECT a FROM t UNION ALL SELECT c FROM u) x WHERE a > 1",
         ],

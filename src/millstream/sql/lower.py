@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError
-from millstream.ops import Aggregate, Column, Filter, Item, Project, Relation, UnionAll
-from millstream.ops.expressions import cast, col, keep, wrapped
+from millstream.ops import Aggregate, AntiJoin, Column, Filter, Item, Project, Relation, SemiJoin, UnionAll
+from millstream.ops.expressions import all_of, cast, col, keep, same, wrapped
 from millstream.sql.clauses import (
     refuse_aggregates,
     refuse_group_clauses,
@@ -67,6 +67,8 @@ class _Lowering:
                 return self._select(node, ctes)
             case exp.Union():
                 return self._union(node, ctes)
+            case exp.Intersect() | exp.Except():
+                return self._intersect_or_except(node, ctes)
         raise unsupported(type(node).__name__.upper(), node, self.context.sql)
 
     def _with(self, node: exp.Query, ctes: Ctes) -> Ctes:
@@ -87,18 +89,34 @@ class _Lowering:
         return {**ctes, **defined}
 
     def _union(self, node: exp.Union, ctes: Ctes) -> Lowered:
+        branches, names = self._branches(node, ctes)
+        relation: Relation = UnionAll(branches)
+        return Lowered(_distinct(relation) if node.args.get("distinct") else relation, names)
+
+    def _intersect_or_except(self, node: exp.SetOperation, ctes: Ctes) -> Lowered:
+        """The distinct rows of the first branch with, or without, an equal row in the second; NULLs are equal here."""
+        word = "INTERSECT" if isinstance(node, exp.Intersect) else "EXCEPT"
+        if not node.args.get("distinct"):
+            raise unsupported(f"{word} ALL", node, self.context.sql)
+        (left, right), names = self._branches(node, ctes)
+        pairs = zip(left.columns, right.columns, strict=True)
+        equal = all_of(same(col(x.name), col(y.name)) for x, y in pairs)
+        join = SemiJoin if isinstance(node, exp.Intersect) else AntiJoin
+        return Lowered(_distinct(join(left, right, equal)), names)
+
+    def _branches(self, node: exp.SetOperation, ctes: Ctes) -> tuple[tuple[Relation, Relation], tuple[str, ...]]:
+        """The two sides, in the types they have in common, and the names of the columns."""
+        word = type(node).__name__.upper()
         if node.args.get("by_name"):
-            what = "UNION BY NAME" if node.args.get("distinct") else "UNION ALL BY NAME"
+            what = f"{word} BY NAME" if node.args.get("distinct") else f"{word} ALL BY NAME"
             raise unsupported(what, node, self.context.sql, "name the columns of each branch in order")
-        branches = [self.query(node.this, ctes), self.query(node.expression, ctes)]
-        if len({len(b.names) for b in branches}) != 1:
-            raise invalid(
-                "the branches of a UNION differ in their number of columns", node.expression, self.context.sql
-            )
-        union = UnionAll(tuple(b.relation for b in branches))
-        types = [c.type for c in describe_relation(self.context.analyzer, union)]
-        relation: Relation = UnionAll(tuple(self._cast(b.relation, types) for b in branches))
-        return Lowered(_distinct(relation) if node.args.get("distinct") else relation, branches[0].names)
+        left, right = self.query(node.this, ctes), self.query(node.expression, ctes)
+        if len(left.names) != len(right.names):
+            message = f"the branches of {_article(word)} differ in their number of columns"
+            raise invalid(message, node.expression, self.context.sql)
+        united = UnionAll((left.relation, right.relation))
+        types = [c.type for c in describe_relation(self.context.analyzer, united)]
+        return (self._cast(left.relation, types), self._cast(right.relation, types)), left.names
 
     def _cast(self, relation: Relation, types: list[str]) -> Relation:
         """Give the columns of a union's branch the union's types."""
@@ -228,6 +246,10 @@ class _Lowering:
     def _bound(self, scope: Scope, expression: exp.Expr) -> exp.Expr:
         refuse_in_expression(expression, self.context)
         return scope.bind(expression)
+
+
+def _article(word: str) -> str:
+    return f"a {word}" if word == "UNION" else f"an {word}"
 
 
 def _distinct(relation: Relation) -> Relation:

@@ -190,7 +190,8 @@ class _Builder:
     def _united(self, left: From, right: From, first: Sequence[Col], second: Sequence[str]) -> From:
         names = tuple(Col(self._fresh("c"), c.kind) for c in first)
         items = ", ".join(f"{c.text} AS {n.text}" for c, n in zip(first, names, strict=True))
-        word = self._pick(["UNION ALL", "UNION"]) if all(c.kind != "dbl" for c in first) else "UNION ALL"
+        words = ["UNION ALL", "UNION", "INTERSECT", "EXCEPT"]
+        word = self._pick(words) if all(c.kind != "dbl" for c in first) else "UNION ALL"
         text = f"SELECT {items} FROM {left.text} {word} SELECT {', '.join(second)} FROM {right.text}"
         return From(f"({text})", names, left.rows + right.rows)
 

@@ -147,9 +147,10 @@ class TestByCost:
         assert verdict(facts(CHANGED, history=slow)) == (Action.FULL, "CHEAPER")
         assert verdict(facts(CHANGED, history=[slow[0]] * 4 + slow)) == (Action.DIFFERENTIAL, "CHANGED")
 
-    def test_far_beyond_experience_the_ratio_counts_too(self) -> None:
-        small = [Measured(True, 0, 1_000_000, 3_000.0), *[Measured(False, 10, 1_000_000, 200.0)] * 3]
-        assert verdict(facts(self.HALF, history=small)) == (Action.FULL, "RATIO")
+    def test_far_beyond_experience_a_row_has_a_typical_cost(self) -> None:
+        deltas = [Measured(False, 10, 1_000_000, 200.0)] * 3
+        assert verdict(facts(self.HALF, history=[Measured(True, 0, 1_000_000, 3_000.0), *deltas]))[1] == "CHEAPER"
+        assert verdict(facts(self.HALF, history=[Measured(True, 0, 1_000_000, 9_000.0), *deltas]))[1] == "CHANGED"
 
     def test_half_a_history_is_none(self) -> None:
         only_full = [Measured(True, 0, 1_000_000, 1.0)]

@@ -21,8 +21,6 @@ ENOUGH = 3
 MEMORY = 12
 # FULL must be better by more than predictions are wrong.
 CLEARLY, CLEARLY_MS = 1.2, 100.0
-# A delta so many times larger than any measured one is judged by its share of the table as well.
-EXTRAPOLATED = 4
 
 
 class Change(StrEnum):
@@ -136,8 +134,7 @@ def _by_cost(facts: Facts, changed: Sequence[InputFacts]) -> Choice | None:
             return Choice(
                 Action.FULL, f"CHEAPER: about {full:.0f} ms against {differential:.0f} ms for {rows} changed rows"
             )
-        if rows <= max(m.changed_rows for m in known) * EXTRAPOLATED:
-            return None
+        return None
     for item in changed:
         if item.rows and item.changed_rows >= SMALL_CHANGE and item.changed_rows / item.rows > limit:
             share = item.changed_rows / item.rows

@@ -13,6 +13,10 @@ from statistics import median
 # of a differential refresh measured once, how much is taken to be independent of the number of changes
 _FIXED_SHARE_MS = 250.0
 _RECENT = 5
+# Up to so many rows, what a row costs is lost in the noise of the fixed part: beyond them a typical cost is assumed
+# (docs/benchmarks: 2 to 12 microseconds on two cores).
+_TELLING_ROWS = 10_000
+_MS_PER_ROW = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ def predict_differential_ms(history: Sequence[Measured], changed_rows: int) -> f
     points = [(m.changed_rows, m.duration_ms) for m in history if not m.is_full][: 2 * _RECENT]
     if not points:
         return None
+    largest = max(c for c, _ in points)
+    if largest < _TELLING_ROWS and changed_rows > largest:
+        known = median(d for c, d in points if c == largest)
+        return known + (changed_rows - largest) * _MS_PER_ROW
     if len({c for c, _ in points}) == 1:
         measured, duration = points[0][0], median(d for _, d in points)
         fixed = min(duration, _FIXED_SHARE_MS)

@@ -81,6 +81,8 @@ class SparkAnalyzer:
             plan = str(self._spark.sql(f"EXPLAIN EXTENDED SELECT * FROM ({text}\n) AS q({names})").collect()[0][0])
         except PySparkException:
             return None
+        if "== Optimized Logical Plan ==" not in plan:
+            return None  # the error stands where the plan should
         analysed, rest = plan.split("== Analyzed Logical Plan ==")[1].split("== Optimized Logical Plan ==")
         wanted = rest.split("== Physical Plan ==")[0] if optimised else analysed
         return _numbered(wanted).replace("Join Cross", "Join Inner")  # `FROM a, b` is printed as a CROSS JOIN

@@ -92,9 +92,8 @@ class StageRun:
         """Apply the change of the inputs."""
         at_once = self.layout.kind is Kind.KEYED and not self.is_large and self.stored.is_small
         steps = self.named.stage.steps(self.changed, at_once=at_once)
-        with self.cost.timing("read"):
-            self._bind_inputs(frozenset(name for step in steps for name in step.tables))
-            if at_once:
+        if at_once:
+            with self.cost.timing("read"):
                 self._bind(STATE, self.stored.all(), self._counted(self.stored.num_rows))
         try:
             results = self._run(steps)
@@ -139,8 +138,8 @@ class StageRun:
     # Reading
 
     def _bind_inputs(self, wanted: frozenset[str]) -> None:
-        """Make the inputs readable for the steps."""
-        store = self.worker.store
+        """Make those inputs readable that are not yet."""
+        store, wanted = self.worker.store, wanted - self.sizes.keys()
         for name in self.named.inputs:
             source = self.inputs[name]
             if new_name(name) in wanted:
@@ -169,6 +168,8 @@ class StageRun:
         for position, step in enumerate(steps):
             if step.only_if is not None and not _has_more(results[step.only_if]):
                 continue
+            with self.cost.timing("read"):
+                self._bind_inputs(step.tables)
             with self.cost.timing("compute"):
                 rows = results[step.name] = self._result(step, results)
             later = {name for s in steps[position + 1 :] for name in s.tables}

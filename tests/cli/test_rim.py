@@ -219,7 +219,8 @@ lake.refresh_stream_table = slow
 sys.exit(main(["refresh", "totals", "--json"]))
 """
 
-    def test_on_a_terminal(self) -> None:
+    def test_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TERM", "xterm")  # whatever the run's own can show
         ours, theirs = pty.openpty()
         try:
             result = python("-c", self.SCRIPT, stdout=subprocess.PIPE, stderr=theirs)

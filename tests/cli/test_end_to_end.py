@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]  # each command starts a JVM of its own
 
 SCRIPT = Path(sys.executable).with_name("millstream")
 COMMAND = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "millstream.cli"]

@@ -87,3 +87,5 @@ def test_random_queries(lake: Lake, number: int) -> None:
     for step in cases[0][1].steps[:2]:
         change(lake, step.changes)
         lake.refresh_all(expected=None)
+    for name in lake.queries:  # a delta that fails would be recomputed, and be right
+        assert [r.reason for r in lake.ms.refresh_history(name) if r.action == "FULL"][:-1] == [], name

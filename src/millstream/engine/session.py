@@ -327,7 +327,7 @@ def _start_confs(settings: Settings, warehouse: Path) -> dict[str, str]:
     own_options = settings.spark_conf.get("spark.driver.extraJavaOptions", "")
     elsewhere = (os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
     if "GC" not in " ".join([own_options, settings.spark_conf.get("spark.driver.defaultJavaOptions", ""), *elsewhere]):
-        # a refresh is a burst of short-lived plans: throughput counts, pauses do not (8 % less time than with G1)
+        # a refresh is a burst of short-lived plans: throughput counts, pauses do not (ADR 2 has the figures)
         options.append("-XX:+UseParallelGC")
     confs["spark.driver.extraJavaOptions"] = " ".join([*map(shlex.quote, options), own_options]).strip()
     return {key: value for key, value in confs.items() if value}

@@ -203,7 +203,10 @@ class StageRun:
             if removed is not None:
                 return removed
         at = self.stored.at(found)
-        self._bind(STATE, at if at is not None else self.stored.scan(self.worker, wanted), found.num_rows)
+        if at is None:
+            self._bind(STATE, self.stored.scan(self.worker, wanted), rows)
+        else:
+            self._bind(STATE, at, found.num_rows)
         return None
 
     def _query(self, step: Step) -> DataFrame:

@@ -46,25 +46,14 @@ class Engine:
             self.spark = adopt_session(spark, settings)
             use_lake(spark, warehouse)
         try:
-            self._open(root, settings, catalog, locks, clock, progress)
+            self.workers = Workers(self.spark, settings)
+            self.lake = Lake(root, self.spark, self.workers, catalog)
+            self.definitions = Definitions(self.lake, catalog, self.workers, settings)
+            self.coordinator = Coordinator(catalog, self.workers, locks, settings, self.definitions, clock, progress)
+            self.lake.sync()
         except BaseException:
             self.close()
             raise
-
-    def _open(
-        self,
-        root: Path,
-        settings: Settings,
-        catalog: Catalog,
-        locks: Locks,
-        clock: Callable[[], datetime],
-        progress: Callable[[str], None],
-    ) -> None:
-        self.workers = Workers(self.spark, settings)
-        self.lake = Lake(root, self.spark, self.workers, catalog)
-        self.definitions = Definitions(self.lake, catalog, self.workers, settings)
-        self.coordinator = Coordinator(catalog, self.workers, locks, settings, self.definitions, clock, progress)
-        self.lake.sync()
 
     def close(self) -> None:
         """Give the session back."""

@@ -1,7 +1,7 @@
 """Stored rows by the values of a few columns, found on the driver: only those columns of the files are read.
 
-Spark would decode every column of every row, to hand over a handful. Reading one column of 10 M rows takes a tenth of
-that; the places it gives are often all that is wanted, and else the other columns are read where there was a hit.
+Spark would decode every column of every row, to hand over a handful (ADR 6). The places are often all that is wanted,
+and else the other columns are read where there was a hit.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ QUERIES = read_cases(Path(__file__).parents[1] / "fixtures" / "property" / "oper
 @settings(max_examples=10, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(scenario=scenarios(TABLES))
 def test_contents_follow_the_query(query: Case, scenario: Scenario) -> None:
-    assert_follows(query.text, TABLES, scenario)
+    assert_follows(query.text, TABLES, scenario, query.headers.get("oracle"))
 
 
 @pytest.mark.long
@@ -29,4 +29,4 @@ def test_contents_follow_the_query(query: Case, scenario: Scenario) -> None:
 @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck))
 @given(scenario=scenarios(TABLES))
 def test_contents_follow_the_query_through_more_changes(query: Case, scenario: Scenario) -> None:
-    assert_follows(query.text, TABLES, scenario)
+    assert_follows(query.text, TABLES, scenario, query.headers.get("oracle"))

@@ -1,6 +1,6 @@
 """Delta rules of the operators that are linear: the delta of the result is the operator applied to the delta.
 
-Semantics: scan, filter, projection and UNION ALL treat each row by itself.
+Semantics: scan, filter, projection, repetition (EXPLODE and its like) and UNION ALL treat each row by itself.
 Delta rule: `delta(op(x)) = op(delta(x))`; `delta(x UNION ALL y) = delta(x) + delta(y)`; a scan's delta is its change
     feed.
 State kept: none.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from millstream.diff.base import Difference, delta_table, rule
 from millstream.diff.zset import plus
-from millstream.ops import Column, Filter, Item, Project, Relation, Scan, UnionAll
+from millstream.ops import Column, Filter, Item, Project, Relation, Repeat, Scan, UnionAll
 from millstream.ops.expressions import col, keep
 from millstream.ops.relations import WEIGHT_COLUMN
 
@@ -39,6 +39,14 @@ def project(difference: Difference, relation: Relation) -> Relation | None:
     assert isinstance(relation, Project)
     change = difference.delta(relation.input)
     return None if change is None else Project(change, (*relation.items, *keep([WEIGHT_COLUMN])))
+
+
+@rule(Repeat, "rows of the delta repeated")
+def repeat(difference: Difference, relation: Relation) -> Relation | None:
+    """How often a row comes is computed from that row alone."""
+    assert isinstance(relation, Repeat)
+    change = difference.delta(relation.input)
+    return None if change is None else Repeat(change, relation.count, relation.number)
 
 
 @rule(UnionAll, "union of the deltas")

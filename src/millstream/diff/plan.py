@@ -8,9 +8,9 @@ operators, and the one the user sees. A stage's steps are relations over named t
   agree with a row of the step's `looks_up` in the stored key, or in all columns where there is none;
 - the name of an earlier step.
 
-The step `TOUCHED` gives the change of each touched group. The steps `CHANGES` and `RECOMPUTED` give stored rows to
-replace: new values, old values (`OLD` behind the name), the old row's place. The step `NET` gives the net change of a
-bag, `REMOVED` the places of rows to take away.
+The step `TOUCHED` gives the change of each touched group, or the touched partitions. The steps `CHANGES` and
+`RECOMPUTED` give stored rows to replace: new values, old values (`OLD` behind the name), the old row's place. The step
+`NET` gives the net change of a bag, `REMOVED` the places of rows to take away; of partitions `NET` gives both.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Kind(StrEnum):
 
     KEYED = "keyed"
     BAG = "bag"
+    PARTITIONED = "partitioned"
 
 
 @dataclass(frozen=True)

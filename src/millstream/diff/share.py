@@ -20,9 +20,11 @@ from millstream.ops import (
     OuterJoin,
     Project,
     Relation,
+    Repeat,
     SemiJoin,
     Table,
     UnionAll,
+    Window,
     walk,
 )
 from millstream.ops.walk import occurrences, with_children
@@ -30,7 +32,7 @@ from millstream.ops.walk import occurrences, with_children
 SHARED = "shared_"
 """The names of such steps start with this."""
 
-_COSTLY = (InnerJoin, OuterJoin, SemiJoin, AntiJoin, Aggregate)
+_COSTLY = (InnerJoin, OuterJoin, SemiJoin, AntiJoin, Aggregate, Window)
 
 
 def share(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -68,7 +70,7 @@ def is_small(relation: Relation, steps: Set[str] = frozenset()) -> bool:
     match relation:
         case Table():
             return relation.is_weighted or relation.name in steps
-        case Filter() | Project() | Aggregate():
+        case Filter() | Project() | Aggregate() | Window() | Repeat():
             return is_small(relation.input, steps)
         case InnerJoin():
             return any(is_small(i, steps) for i in relation.inputs)

@@ -1,12 +1,13 @@
-"""Splitting a query into stages, so that every aggregation has a stored table of its own.
+"""Splitting a query into stages, so that every aggregation and every window has a stored table of its own.
 
-An aggregation at the top, with the filters and projections on it, is the stage the user sees. One further down becomes
-a hidden stage, which the stages above read like a table: each level then costs what changed in it.
+One at the top, with the filters and projections on it, is the stage the user sees. One further down becomes a hidden
+stage, which the stages above read like a table: each level then costs what changed in it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -14,10 +15,12 @@ from sqlglot import exp
 from millstream import naming
 from millstream.diff.bag import BagStage
 from millstream.diff.keyed import KeyedStage
-from millstream.ops import Aggregate, Filter, Item, Project, Relation, Scan, transform, walk
-from millstream.ops.expressions import all_of, col, substitute
+from millstream.diff.partition import PartitionStage
+from millstream.ops import Aggregate, Filter, Item, Project, Relation, Scan, UnionAll, Window, walk
+from millstream.ops.expressions import all_of, col, keep, substitute
+from millstream.ops.walk import with_children
 
-AnyStage = BagStage | KeyedStage
+AnyStage = BagStage | KeyedStage | PartitionStage
 PUBLIC = "result"
 
 
@@ -33,14 +36,16 @@ class NamedStage:
 
 def split(relation: Relation) -> tuple[NamedStage, ...]:
     """The stages of a query in the order they are refreshed."""
-    hidden: dict[Aggregate, NamedStage] = {}
+    hidden = _Hidden({})
     aggregate, having, items = _peel(relation)
+    stage: AnyStage
     if aggregate is not None:
-        body = dataclasses.replace(aggregate, input=_hide(aggregate.input, hidden))
-        stage: AnyStage = KeyedStage(body, having, items)
+        stage = KeyedStage(dataclasses.replace(aggregate, input=hidden.below(aggregate.input)), having, items)
+    elif _window_of(relation) is not None:
+        stage = hidden.partitioned(relation)
     else:
-        stage = BagStage(_hide(relation, hidden))
-    return (*hidden.values(), _named(PUBLIC, stage))
+        stage = BagStage(hidden.below(relation))
+    return (*hidden.stages.values(), _named(PUBLIC, stage))
 
 
 def _peel(relation: Relation) -> tuple[Aggregate | None, exp.Expr | None, tuple[Item, ...]]:
@@ -60,19 +65,73 @@ def _peel(relation: Relation) -> tuple[Aggregate | None, exp.Expr | None, tuple[
     return relation, all_of(conditions) if conditions else None, items
 
 
-def _hide(relation: Relation, hidden: dict[Aggregate, NamedStage]) -> Relation:
-    """Replace aggregations by scans of hidden stages, the innermost first; equal ones share a stage."""
+def _window_of(relation: Relation) -> Window | None:
+    """The Window under the filters and projections at the top."""
+    while isinstance(relation, Filter | Project):
+        relation = relation.input
+    return relation if isinstance(relation, Window) else None
 
-    def replace(node: Relation) -> Relation:
-        if not isinstance(node, Aggregate):
-            return node
-        if node not in hidden:
-            items = tuple(Item(col(c.name), c) for c in node.schema)
-            hidden[node] = _named(f"{naming.RESERVED_PREFIX}stage_{len(hidden) + 1}", KeyedStage(node, None, items))
-        found = hidden[node]
+
+@dataclass(frozen=True)
+class _Hidden:
+    """The stages below the one the user sees, by what they compute; equal relations share one."""
+
+    stages: dict[Relation, NamedStage]
+
+    def below(self, relation: Relation) -> Relation:
+        """The relation with its aggregations and windows replaced by scans of hidden stages."""
+        done: dict[Relation, Relation] = {}
+
+        def visit(node: Relation) -> Relation:
+            if node not in done:
+                if isinstance(node, Aggregate):
+                    done[node] = self._aggregated(dataclasses.replace(node, input=visit(node.input)))
+                elif _window_of(node) is not None:
+                    done[node] = self._scan(node, lambda: self.partitioned(node))
+                else:
+                    done[node] = with_children(node, tuple(visit(child) for child in node.children))
+            return done[node]
+
+        return visit(relation)
+
+    def partitioned(self, relation: Relation) -> PartitionStage:
+        """The stage of a window and what stands on it."""
+        outputs = tuple(c.name for c in relation.columns)
+        return PartitionStage(self._keeping_partition(relation), outputs)
+
+    def _keeping_partition(self, node: Relation) -> Relation:
+        """The same rows, with the columns of the partition beside the others, over an input that is cheap to read."""
+        if isinstance(node, Window):
+            below = self.below(node.input)
+            return dataclasses.replace(node, input=below if _is_cheap(below) else self._stored(below))
+        assert isinstance(node, Filter | Project)
+        below = self._keeping_partition(node.input)
+        if isinstance(node, Filter):
+            return Filter(below, node.predicate)
+        window = _window_of(below)
+        assert window is not None
+        kept = {c.name for c in node.columns}
+        missing = [c for c in below.columns if c.name in window.partition and c.name not in kept]
+        return Project(below, (*node.items, *keep(missing)))
+
+    def _aggregated(self, node: Aggregate) -> Relation:
+        items = tuple(Item(col(c.name), c) for c in node.schema)
+        return self._scan(node, lambda: KeyedStage(node, None, items))
+
+    def _stored(self, node: Relation) -> Relation:
+        return self._scan(node, lambda: BagStage(node))
+
+    def _scan(self, node: Relation, make: Callable[[], AnyStage]) -> Scan:
+        if node not in self.stages:
+            stage = make()  # which may add stages of its own before this one
+            self.stages[node] = _named(f"{naming.RESERVED_PREFIX}stage_{len(self.stages) + 1}", stage)
+        found = self.stages[node]
         return Scan(found.name, found.stage.layout.outputs, node.schema)
 
-    return transform(relation, replace)
+
+def _is_cheap(relation: Relation) -> bool:
+    """Whether reading it is about as cheap as reading a table."""
+    return all(isinstance(n, Scan | Filter | Project | UnionAll) for n in walk(relation))
 
 
 def _named(name: str, stage: AnyStage) -> NamedStage:

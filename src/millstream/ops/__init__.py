@@ -10,10 +10,12 @@ from millstream.ops.relations import (
     OuterJoin,
     Project,
     Relation,
+    Repeat,
     Scan,
     SemiJoin,
     Table,
     UnionAll,
+    Window,
 )
 from millstream.ops.render import render
 from millstream.ops.walk import transform, walk
@@ -28,10 +30,12 @@ __all__ = [
     "OuterJoin",
     "Project",
     "Relation",
+    "Repeat",
     "Scan",
     "SemiJoin",
     "Table",
     "UnionAll",
+    "Window",
     "render",
     "transform",
     "walk",

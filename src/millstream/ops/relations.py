@@ -267,6 +267,45 @@ class UnionAll(Relation):
 
 
 @dataclass(frozen=True, eq=False)
+class Window(Relation):
+    """The rows of the input, each with values computed from the rows of its partition.
+
+    Every call is a window expression whose PARTITION BY is `partition`: columns of the input.
+    """
+
+    input: Relation
+    partition: tuple[str, ...]
+    calls: tuple[Item, ...]
+
+    def __post_init__(self) -> None:
+        _unique(self.schema)
+        self._require(set(self.partition), "partition")
+        for item in self.calls:
+            self._require(referenced(item.expression), item.column.name)
+
+    @cached_property
+    def schema(self) -> tuple[Column, ...]:
+        return (*self.input.schema, *(item.column for item in self.calls))
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat(Relation):
+    """Each row of the input as often as `count` says, numbered from 1 in the column `number`; none for zero or NULL."""
+
+    input: Relation
+    count: exp.Expr
+    number: Column
+
+    def __post_init__(self) -> None:
+        _unique(self.schema)
+        self._require(referenced(self.count), "count")
+
+    @cached_property
+    def schema(self) -> tuple[Column, ...]:
+        return (*self.input.columns, self.number, *(c for c in self.input.schema if c.name == naming.WEIGHT))
+
+
+@dataclass(frozen=True, eq=False)
 class Aggregate(Relation):
     """One row per distinct value of the keys; without keys exactly one row. DISTINCT is keys without calls."""
 

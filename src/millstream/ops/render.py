@@ -17,20 +17,23 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millstream import naming
-from millstream.ops.expressions import all_of, col, multiply, wrapped
+from millstream.ops.expressions import ONE, all_of, cast, col, compare, multiply, wrapped
 from millstream.ops.relations import (
     Aggregate,
     AntiJoin,
+    Column,
     Filter,
     InnerJoin,
     Item,
     OuterJoin,
     Project,
     Relation,
+    Repeat,
     Scan,
     SemiJoin,
     Table,
     UnionAll,
+    Window,
     referenced,
 )
 
@@ -58,7 +61,16 @@ def render(relation: Relation) -> exp.Query:
             return _aggregate(relation)
         case Project():
             return _body(relation.input).select(relation.items)
-    return _body(relation).select(Item(col(c.name), c) for c in relation.schema)
+        case Window():
+            calls = (Item(cast(i.expression, i.column.type), i.column) for i in relation.calls)
+            return _body(relation.input).select((*_kept(relation.input.schema), *calls))
+        case Repeat():
+            return _repeat(relation)
+    return _body(relation).select(_kept(relation.schema))
+
+
+def _kept(columns: Iterable[Column]) -> Iterable[Item]:
+    return (Item(col(c.name), c) for c in columns)
 
 
 @dataclass(frozen=True)
@@ -154,6 +166,17 @@ def _aggregate(relation: Aggregate) -> exp.Query:
     if keys:
         query.set("group", exp.Group(expressions=keys))
     return query
+
+
+def _repeat(relation: Repeat) -> exp.Query:
+    """By a generator in the SELECT list: `SEQUENCE(1, 0)` counts down, so that rows without repetition go before."""
+    body = _body(relation.input)
+    count = cast(relation.count, relation.number.type)
+    numbers = exp.Explode(this=exp.GenerateSeries(start=cast(ONE, relation.number.type), end=count))
+    positive = _within(compare(exp.GTE, relation.count, ONE), body.names)
+    body = dataclasses.replace(body, where=(*body.where, positive))
+    names = [Item(numbers, c) if c == relation.number else Item(col(c.name), c) for c in relation.schema]
+    return body.select(names)
 
 
 # Joins

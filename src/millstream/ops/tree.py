@@ -18,9 +18,11 @@ from millstream.ops.relations import (
     OuterJoin,
     Project,
     Relation,
+    Repeat,
     Scan,
     SemiJoin,
     Table,
+    Window,
 )
 from millstream.ops.walk import occurrences
 
@@ -70,6 +72,10 @@ def describe(relation: Relation) -> str:
         case Aggregate():
             keys = _items(relation.keys) or "all rows"
             return f"aggregate by {keys}" + (f": {_items(relation.calls)}" if relation.calls else "")
+        case Window():
+            return f"window by {', '.join(relation.partition) or 'all rows'}: {_items(relation.calls)}"
+        case Repeat():
+            return f"repeat {_text(relation.count)} times, numbered {relation.number.name}"
     return "union all"
 
 

@@ -16,8 +16,10 @@ from millstream.ops.relations import (
     OuterJoin,
     Project,
     Relation,
+    Repeat,
     SemiJoin,
     UnionAll,
+    Window,
 )
 
 
@@ -40,7 +42,7 @@ def with_children(relation: Relation, children: tuple[Relation, ...]) -> Relatio
     if all(new is old for new, old in zip(children, relation.children, strict=True)):
         return relation
     match relation:
-        case Filter() | Project() | Aggregate():
+        case Filter() | Project() | Aggregate() | Window() | Repeat():
             return dataclasses.replace(relation, input=children[0])
         case InnerJoin() | UnionAll():
             return dataclasses.replace(relation, inputs=children)

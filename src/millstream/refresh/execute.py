@@ -90,9 +90,9 @@ class StageRun:
 
     def differential(self) -> tuple[Commit | None, Counts]:
         """Apply the change of the inputs."""
-        at_once = self.layout.kind is Kind.KEYED and not self.is_large and self.stored.is_small
+        at_once = self.layout.kind is not Kind.BAG and not self.is_large and self.stored.is_small
         steps = self.named.stage.steps(self.changed, at_once=at_once)
-        if at_once:
+        if at_once or any(STATE in s.tables and s.looks_up is None and s.only_if is None for s in steps):
             with self.cost.timing("read"):
                 self._bind(STATE, self.stored.all(), self._counted(self.stored.num_rows))
         try:

@@ -55,7 +55,7 @@ class StoredRows:
 
     def find(self, wanted: pa.Table) -> pa.Table | None:
         """The places of the rows that may agree with a wanted one, or None if Spark has to find them."""
-        if self.layout.kind is Kind.KEYED:
+        if self.layout.kind is not Kind.BAG:
             return self._find(wanted, self._telling(wanted), MAX_FOUND)
         for column in self._telling(wanted)[:_MAX_TRIES]:
             found = self._find(wanted, [column], _MANY * wanted.num_rows + _FEW)
@@ -85,7 +85,7 @@ class StoredRows:
 
     def _telling(self, wanted: pa.Table) -> list[str]:
         """The columns to search in: those of the key, or any one of a bag's, those with the most values first."""
-        is_keyed = self.layout.kind is Kind.KEYED
+        is_keyed = self.layout.kind is not Kind.BAG
         names = self.layout.key if is_keyed else [c.name for c in self.layout.columns]
         exact = [n for n in names if has_exact_equality(wanted.schema.field(n).type)]
         return exact if is_keyed else sorted(exact, key=lambda n: -len(pc.unique(wanted[n])))

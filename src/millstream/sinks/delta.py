@@ -38,8 +38,7 @@ def change_set(layout: Layout, results: Mapping[str, Rows], expected_version: in
     Raises:
         MillstreamError: REFRESH_FAILED if the stored table lacks rows the delta takes away.
     """
-    make = _keyed if layout.kind is Kind.KEYED else _bag
-    removed, added, counts = make(layout, results)
+    removed, added, counts = _MAKERS[layout.kind](layout, results)
     return ChangeSet(removed, added, expected_version, layout.key), counts
 
 
@@ -99,6 +98,39 @@ def _bag_arrow(layout: Layout, net: pa.Table, removed: pa.Table | None) -> tuple
     found = removed.num_rows if removed is not None else 0
     _require_found(-going, found)
     return removed, added, Counts(added.num_rows, 0, found)
+
+
+def _partitioned(layout: Layout, results: Mapping[str, Rows]) -> tuple[Rows | None, Rows, Counts]:
+    """The rows that come, and those that go, in one step's result."""
+    names, net = [c.name for c in layout.columns], results[NET]
+    if isinstance(net, pa.Table):
+        comes = pc.greater(net[naming.WEIGHT], 0)
+        going = net.filter(pc.invert(comes)).select([*names, *PLACE_COLUMNS])
+        coming = net.filter(comes).select(names)
+        return going, coming, _seen(layout, net)
+    went = net.where(f.col(naming.WEIGHT) < 0).select(*(quote(n) for n in (*names, *PLACE_COLUMNS)))
+    came = net.where(f.col(naming.WEIGHT) > 0).select(*(quote(n) for n in names))
+    seen = net.groupBy(*(quote(n) for n in _shown(layout))).agg(f.sum(naming.WEIGHT).alias("n"))
+    totals = seen.agg(f.sum(f.greatest("n", f.lit(0))), f.sum(f.greatest(-f.col("n"), f.lit(0)))).collect()[0]
+    return went, came, Counts(int(totals[0] or 0), 0, int(totals[1] or 0))
+
+
+def _shown(layout: Layout) -> list[str]:
+    return list(dict.fromkeys(layout.outputs))
+
+
+def _seen(layout: Layout, net: pa.Table) -> Counts:
+    """What of a change shows in the columns the user sees: a row may move to another partition unseen."""
+    weights = net[naming.WEIGHT]
+    if len(_shown(layout)) < len(layout.columns) and not any(
+        pa.types.is_nested(net.schema.field(n).type) for n in _shown(layout)
+    ):
+        weights = net.group_by(_shown(layout)).aggregate([(naming.WEIGHT, "sum")])[f"{naming.WEIGHT}_sum"]
+    values = weights.to_numpy()
+    return Counts(int(values[values > 0].sum()), 0, int(-values[values < 0].sum()))
+
+
+_MAKERS = {Kind.KEYED: _keyed, Kind.BAG: _bag, Kind.PARTITIONED: _partitioned}
 
 
 def repeated(weighted: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -11,11 +11,6 @@ from millstream.sql.validate import volatile_call
 
 # Clauses of a query this version cannot maintain; the key is sqlglot's name of the clause.
 _OF_QUERIES = {
-    "limit": "LIMIT",
-    "offset": "OFFSET",
-    "windows": "WINDOW",
-    "qualify": "QUALIFY",
-    "laterals": "LATERAL VIEW",
     "pivots": "PIVOT",
     "locks": "FOR UPDATE",
     "sample": "TABLESAMPLE",
@@ -59,10 +54,8 @@ _AGGREGATES = {
 
 
 def refuse_query_clauses(node: exp.Expr, context: Context) -> None:
-    """Refuse what a SELECT, a set operation or a subquery may not have; drop its ORDER BY."""
+    """Refuse what a SELECT, a set operation or a subquery may not have."""
     _refuse(node, _OF_QUERIES, context)
-    if node.args.get("order"):
-        context.notices.append("ORDER BY is dropped: a table has no order, sort when you read it")
 
 
 def refuse_table_clauses(node: exp.Expr, context: Context) -> None:
@@ -80,15 +73,16 @@ def refuse_group_clauses(group: exp.Group, context: Context) -> None:
             raise unsupported("a tuple as grouping key", key, context.sql, "write the keys without parentheses")
 
 
-def refuse_in_expression(expression: exp.Expr, context: Context) -> None:
-    """Refuse subqueries, windows, generators, a misplaced `*`, and what is no function of one row."""
+def refuse_in_expression(expression: exp.Expr, context: Context, *, windows: bool = False) -> None:
+    """Refuse subqueries, generators, a misplaced `*`, what is no function of one row, and windows unless allowed."""
     if (call := volatile_call(expression)) is not None:
         raise volatile(call.sql(dialect="spark"), call, context.sql)
     for node in expression.walk():
         if isinstance(node, exp.Query):
             raise unsupported("a subquery in an expression", node, context.sql, "join with it")
-        if isinstance(node, exp.Window):
-            raise unsupported("a window function", node, context.sql)
+        if isinstance(node, exp.Window) and not windows:
+            hint = "compute it in a subquery, or use QUALIFY"
+            raise invalid("a window function is not allowed here", node, context.sql, hint)
         if isinstance(node, exp.Anonymous) and node.name.lower() in _AGGREGATES:
             raise unsupported(f"the aggregate {node.name.lower()}", node, context.sql)
         if isinstance(node, exp.UDTF):

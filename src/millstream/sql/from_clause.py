@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError
 from millstream.ops import AntiJoin, Column, Item, OuterJoin, Project, Relation, Scan, SemiJoin
-from millstream.ops.expressions import add_columns, all_of, coalesce, col
+from millstream.ops.expressions import add_columns, all_of, cases, coalesce, col, is_not_null, keep
+from millstream.ops.relations import referenced
 from millstream.sql.clauses import refuse_aggregates, refuse_in_expression, refuse_table_clauses
-from millstream.sql.conditions import conjuncts, inner_join
-from millstream.sql.context import Context, Ctes, Lowered, LowersQueries
+from millstream.sql.conditions import conjuncts, filtered, inner_join
+from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, UncarriedError
+from millstream.sql.correlated import lower_subquery
+from millstream.sql.lateral import Generator, generated, generator_of
 from millstream.sql.parse import position_of
 from millstream.sql.scope import Scope, Visible
 from millstream.sql.sources import Source, View
@@ -35,9 +38,11 @@ class FromClause:
         """What is known of the text."""
         return self.lowering.context
 
-    def relation(self, node: exp.Expr, joins: Sequence[exp.Join] = ()) -> Relation:
-        """A FROM item, joined with those behind it."""
+    def relation(self, node: exp.Expr, joins: Sequence[exp.Join] = (), first: Relation | None = None) -> Relation:
+        """A FROM item, joined with those behind it, and with `first` before it."""
         relation = self._item(node)
+        if first is not None:
+            relation = inner_join(first, relation, [])
         for join in (*(node.args.get("joins") or ()), *joins):
             relation = self._join(relation, join)
         return relation
@@ -47,6 +52,8 @@ class FromClause:
     def _join(self, left: Relation, join: exp.Join) -> Relation:
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
         method = (join.args.get("method") or "").upper()
+        if isinstance(join.this, exp.Lateral):
+            return self._lateral(left, join, join.this)
         if "SEMI" in (side, kind) or "ANTI" in (side, kind):
             return self._filtering_join(left, join, SemiJoin if "SEMI" in (side, kind) else AntiJoin)
         if method not in {"", "NATURAL"}:
@@ -60,6 +67,7 @@ class FromClause:
             refuse_in_expression(on, self.context)
             refuse_aggregates(on, "ON", self.context)
             conditions += conjuncts(self.scope.bind(on))
+        _require_own(conditions, left, right)
         relation = _joined(side, left, right, conditions)
         return self._merged(side, relation, pairs, before, behind) if pairs else relation
 
@@ -77,6 +85,74 @@ class FromClause:
             both.absorb(inner.scope, join)
             conditions += conjuncts(both.bind(on))
         return kind(left, right, all_of(conditions))
+
+    # LATERAL
+
+    def lateral_view(self, left: Relation, node: exp.Lateral) -> Relation:
+        """LATERAL VIEW [OUTER]: a generator over the rows so far."""
+        call = generator_of(node.this)
+        if call is None:
+            raise unsupported(f"LATERAL VIEW {node.this.sql(dialect='spark')}", node, self.context.sql)
+        if node.args.get("outer"):
+            call = replace(call, is_outer=True)
+        return self._generated(left, call, node)
+
+    def _lateral(self, left: Relation, join: exp.Join, node: exp.Lateral) -> Relation:
+        """JOIN LATERAL: a generator, or a subquery that refers to the FROM items before it."""
+        side, on = (join.side or "").upper(), join.args.get("on")
+        if side not in {"", "LEFT"}:
+            raise unsupported(f"{side} JOIN LATERAL", join, self.context.sql)
+        if (call := generator_of(node.this)) is not None:
+            if on is not None and not _is_true(on):
+                raise unsupported("LATERAL with a condition", join, self.context.sql, "write it in WHERE")
+            return self._generated(left, replace(call, is_outer=call.is_outer or side == "LEFT"), node)
+        if not isinstance(node.this, exp.Subquery):
+            raise unsupported(f"LATERAL {node.this.sql(dialect='spark')}", node, self.context.sql)
+        return self._lateral_subquery(left, side, on, node)
+
+    def _generated(self, left: Relation, call: Generator, node: exp.Lateral) -> Relation:
+        relation, added = generated(left, call, lambda e: self._own(self.scope.bind(e), left), self.context, node)
+        named = _named(added, node.alias_column_names, node, self.context)
+        self.scope.add(node.alias or f"__lateral{len(self.scope.tables)}", named, node)
+        return relation
+
+    def _lateral_subquery(self, left: Relation, side: str, on: exp.Expr | None, node: exp.Lateral) -> Relation:
+        found = lower_subquery(self.lowering, self.ctes, node.this, self.scope, left, needs_keys=False)
+        found = renamed(found, node.alias_column_names, node, self.context)
+        visible = list(found.visible)
+        right, conditions = found.relation, list(found.conditions)
+        if found.empty is not None:
+            left, visible = self._with_values_of_no_rows(left, found)
+        self.scope.add(node.alias or f"__lateral{len(self.scope.tables)}", visible, node)
+        more = conjuncts(self.scope.bind(on)) if on is not None and not _is_true(on) else []
+        if found.empty is not None:
+            if more and side == "LEFT":
+                raise unsupported("LEFT JOIN LATERAL of an aggregate with a condition", node, self.context.sql)
+            return filtered(left, more)
+        _require_own([*conditions, *more], left, right)
+        if side == "LEFT":
+            return OuterJoin("left", left, right, all_of([*conditions, *more]))
+        return inner_join(left, right, [*conditions, *more])
+
+    def _with_values_of_no_rows(self, left: Relation, found: Lowered) -> tuple[Relation, list[Visible]]:
+        """Each row with the aggregates over the rows that belong to it, also where there are none."""
+        assert found.empty is not None
+        fresh = self.context.namer.fresh
+        marker = Column(fresh("found"), "boolean")
+        marked = Project(found.relation, (*keep(found.relation.columns), Item(exp.true(), marker)))
+        joined = OuterJoin("left", left, marked, all_of(found.conditions))
+        items = [
+            Item(cases((is_not_null(col(marker.name)), col(c.name)), otherwise=nothing), Column(fresh(c.name), c.type))
+            for c, nothing in zip(found.outputs, found.empty, strict=True)
+        ]
+        result = Project(joined, (*keep(left.columns), *items))
+        return result, [Visible(n, i.column) for n, i in zip(found.names, items, strict=True)]
+
+    def _own(self, bound: exp.Expr, *relations: Relation) -> exp.Expr:
+        _require_own([bound], *relations)
+        return bound
+
+    # Columns two sides have in common
 
     def _using(
         self, join: exp.Join, left: Sequence[Visible], right: Sequence[Visible], *, is_natural: bool
@@ -185,13 +261,24 @@ class FromClause:
 
 def renamed(lowered: Lowered, names: Sequence[str], node: exp.Expr, context: Context) -> Lowered:
     """The query under the column names of its alias, if it has any."""
-    return Lowered(lowered.relation, tuple(v.name for v in _named(lowered.visible, names, node, context)))
+    return replace(lowered, names=tuple(v.name for v in _named(lowered.visible, names, node, context)))
 
 
 def _named(columns: Sequence[Visible], names: Sequence[str], node: exp.Expr, context: Context) -> Sequence[Visible]:
     if names and len(names) != len(columns):
         raise invalid(f"{len(columns)} columns are given {len(names)} names", node, context.sql)
     return [Visible(name, v.column) for name, v in zip(names, columns, strict=True)] if names else columns
+
+
+def _require_own(expressions: Sequence[exp.Expr], *relations: Relation) -> None:
+    """Only a WHERE can hand conditions on the query around it to the join with it."""
+    known = {c.name for r in relations for c in r.columns}
+    if missing := {name for e in expressions for name in referenced(e)} - known:
+        raise UncarriedError(missing)
+
+
+def _is_true(condition: exp.Expr) -> bool:
+    return isinstance(condition.unnest(), exp.Boolean) and bool(condition.unnest().this)
 
 
 def _joined(side: str, left: Relation, right: Relation, conditions: list[exp.Expr]) -> Relation:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from millstream.ops import Aggregate, Column, Item, Project, Relation
-from millstream.ops.expressions import col, keep
+from millstream.ops.expressions import ZERO, cast, col, keep, null
 from millstream.sql.clauses import misplaced_aggregate
 from millstream.sql.context import Context
 from millstream.sql.parse import place_of
 from millstream.sql.scope import Scope
 from millstream.sql.typing import avg_type, describe_relation, sum_type, typed
 from millstream.sql.unsupported import invalid, unsupported
+from millstream.sql.window_calls import map_parts, scalar_parts
 
 # Aggregates whose result does not depend on the order of the rows. Others (FIRST, COLLECT_LIST, ...) have an open
 # result, which needs an order fixed by us.
@@ -59,6 +61,28 @@ def with_known_aggregates(query: exp.Query) -> exp.Query:
     return result
 
 
+def aggregates_in(expression: exp.Expr) -> Iterator[exp.AggFunc]:
+    """The calls that make a SELECT a grouped one: not those of windows, but in their arguments."""
+    if isinstance(expression, exp.Window):
+        for part in scalar_parts(expression):
+            yield from aggregates_in(part)
+    elif isinstance(expression, exp.AggFunc):
+        yield expression
+    elif not isinstance(expression, exp.Query):
+        for child in expression.iter_expressions():
+            yield from aggregates_in(child)
+
+
+def value_of_no_rows(call: Item) -> exp.Expr:
+    """What an aggregate gives for no rows at all."""
+    function = call.expression.this if isinstance(call.expression, exp.Filter) else call.expression
+    if isinstance(function, exp.Count | exp.CountIf | exp.RegrCount):
+        return cast(ZERO, call.column.type)
+    if isinstance(function, exp.ArrayAgg | exp.ArrayUniqueAgg):
+        return cast(exp.Array(expressions=[]), call.column.type)
+    return null(call.column.type)
+
+
 @dataclass
 class Grouping:
     """Collects the keys, arguments and calls of one grouped SELECT while its expressions are rewritten.
@@ -91,6 +115,8 @@ class Grouping:
             for key, name in self.keys:
                 if node == key:
                     return col(name)
+            if isinstance(node, exp.Window):
+                return map_parts(node, self.rewrite)
             if isinstance(node, exp.Filter) and isinstance(node.this, exp.AggFunc):
                 return col(self._call(node.this, node.expression.this))
             if isinstance(node, exp.AggFunc):
@@ -104,7 +130,7 @@ class Grouping:
         # top-down: a key that contains an aggregate's look-alike, or FILTER around a call, must match as a whole
         return expression.transform(replace)
 
-    def build(self) -> Relation:
+    def build(self) -> Aggregate:
         """The Aggregate over a projection that computes keys and arguments once."""
         computed = (*self.keys, *self.arguments)
         types = typed(self.context.analyzer, self.input, [e for e, _ in computed])

@@ -1,8 +1,4 @@
-"""Query tree to operators: names bound, types known, everything that is not understood refused.
-
-The order of a SELECT's clauses is the order of the functions here: FROM and joins, WHERE, SELECT list, GROUP BY,
-HAVING, DISTINCT.
-"""
+"""Query tree to operators: names bound, types known, everything that is not understood refused."""
 
 from __future__ import annotations
 
@@ -10,30 +6,21 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from millstream.errors import Code, MillstreamError
-from millstream.ops import Aggregate, AntiJoin, Column, Filter, Item, Project, Relation, SemiJoin, UnionAll
-from millstream.ops.expressions import all_of, cast, col, keep, same, wrapped
-from millstream.sql.clauses import (
-    refuse_aggregates,
-    refuse_group_clauses,
-    refuse_in_expression,
-    refuse_query_clauses,
-)
-from millstream.sql.conditions import conjuncts
-from millstream.sql.context import Context, Ctes, Lowered
-from millstream.sql.from_clause import FromClause, renamed
-from millstream.sql.group import Grouping, with_known_aggregates
-from millstream.sql.parse import parse_query, position_of
-from millstream.sql.scope import Scope, Visible
+from millstream.ops import Aggregate, AntiJoin, Column, Filter, Item, Project, Relation, Repeat, SemiJoin, UnionAll
+from millstream.ops.expressions import ONE, ZERO, all_of, cast, col, compare, keep, same, subtract, total
+from millstream.ops.relations import referenced
+from millstream.sql.clauses import refuse_query_clauses
+from millstream.sql.context import Context, Ctes, Lowered, Outer, UncarriedError
+from millstream.sql.from_clause import renamed
+from millstream.sql.group import with_known_aggregates
+from millstream.sql.parse import parse_query
+from millstream.sql.select import Select
 from millstream.sql.sources import Analyzer, Sources
-from millstream.sql.subqueries import Subqueries
-from millstream.sql.typing import describe_relation, typed
+from millstream.sql.top_n import Limits, first_rows
+from millstream.sql.typing import describe_relation
 from millstream.sql.unsupported import invalid, unsupported
 
 __all__ = ["Lowered", "lower"]
-
-Selected = list[tuple[exp.Expr, str]]
-"""The SELECT list: bound expressions and the names they have outside."""
 
 
 def lower(query: exp.Query, sql: str, sources: Sources, analyzer: Analyzer) -> Lowered:
@@ -44,7 +31,8 @@ def lower(query: exp.Query, sql: str, sources: Sources, analyzer: Analyzer) -> L
     """
     context = Context(sql, sources, analyzer)
     result = _Lowering(context).query(with_known_aggregates(query), {})
-    return Lowered(result.relation, result.names, tuple(dict.fromkeys(context.notices)))
+    notices, open_results = (tuple(dict.fromkeys(found)) for found in (context.notices, context.open_results))
+    return Lowered(result.relation, result.names, notices, open_results=open_results)
 
 
 @dataclass(frozen=True)
@@ -54,21 +42,19 @@ class _Lowering:
     def view(self, text: str) -> Lowered:
         return _Lowering(self.context.inside_view(text)).query(with_known_aggregates(parse_query(text)), {})
 
-    # Queries
-
-    def query(self, node: exp.Expr, ctes: Ctes) -> Lowered:
+    def query(self, node: exp.Expr, ctes: Ctes, outer: Outer | None = None) -> Lowered:
         if isinstance(node, exp.Query):
             refuse_query_clauses(node, self.context)
             ctes = self._with(node, ctes)
         match node:
             case exp.Subquery():
-                return self.query(node.this, ctes)
+                return self._limited(node, self.query(node.this, ctes, outer))
             case exp.Select():
-                return self._select(node, ctes)
+                return Select(self, ctes, node, outer).lowered()
             case exp.Union():
-                return self._union(node, ctes)
+                return self._limited(node, self._union(node, ctes, outer))
             case exp.Intersect() | exp.Except():
-                return self._intersect_or_except(node, ctes)
+                return self._limited(node, self._intersect_or_except(node, ctes, outer))
         raise unsupported(type(node).__name__.upper(), node, self.context.sql)
 
     def _with(self, node: exp.Query, ctes: Ctes) -> Ctes:
@@ -88,35 +74,100 @@ class _Lowering:
             defined[cte.alias.lower()] = renamed(lowered, names, cte.args["alias"], self.context)
         return {**ctes, **defined}
 
-    def _union(self, node: exp.Union, ctes: Ctes) -> Lowered:
-        branches, names = self._branches(node, ctes)
-        relation: Relation = UnionAll(branches)
-        return Lowered(_distinct(relation) if node.args.get("distinct") else relation, names)
+    # ORDER BY and LIMIT of anything but a SELECT
 
-    def _intersect_or_except(self, node: exp.SetOperation, ctes: Ctes) -> Lowered:
-        """The distinct rows of the first branch with, or without, an equal row in the second; NULLs are equal here."""
-        word = "INTERSECT" if isinstance(node, exp.Intersect) else "EXCEPT"
+    def _limited(self, node: exp.Query, lowered: Lowered) -> Lowered:
+        """The first rows in an order of output columns."""
+        limits = Limits.of(node, self.context)
+        if limits is None:
+            return lowered
+        known = {v.name.lower(): v.column.name for v in lowered.visible}
+        by: list[exp.Ordered] = []
+        for ordered in limits.order:
+            key, name = ordered.this, None
+            if isinstance(key, exp.Literal) and key.is_int and 1 <= int(key.name) <= len(lowered.names):
+                name = lowered.outputs[int(key.name) - 1].name
+            elif isinstance(key, exp.Column) and not key.table:
+                name = known.get(key.name.lower())
+            if name is None:
+                raise invalid("this ORDER BY may only name output columns", ordered, self.context.sql)
+            by.append(exp.Ordered(**{**ordered.args, "this": col(name)}))
+        partition = [c.name for c in lowered.keys]
+        first = first_rows(lowered.relation, partition, by, limits, self.context)
+        relation = Project(first, keep(lowered.relation.schema))
+        return Lowered(relation, lowered.names, (), lowered.conditions, None, limits.count == 1)
+
+    # Set operations
+
+    def _union(self, node: exp.Union, ctes: Ctes, outer: Outer | None) -> Lowered:
+        branches, names, conditions = self._branches(node, ctes, outer)
+        relation: Relation = UnionAll(branches)
+        if node.args.get("distinct"):
+            relation = _distinct(relation)
+        return Lowered(relation, names, conditions=conditions)
+
+    def _intersect_or_except(self, node: exp.SetOperation, ctes: Ctes, outer: Outer | None) -> Lowered:
+        """The rows of the first branch with, or without, an equal row in the second; NULLs are equal here."""
+        (left, right), names, conditions = self._branches(node, ctes, outer)
         if not node.args.get("distinct"):
-            raise unsupported(f"{word} ALL", node, self.context.sql)
-        (left, right), names = self._branches(node, ctes)
+            relation = self._as_often(left, right, is_intersection=isinstance(node, exp.Intersect))
+            return Lowered(relation, names, conditions=conditions)
         pairs = zip(left.columns, right.columns, strict=True)
         equal = all_of(same(col(x.name), col(y.name)) for x, y in pairs)
         join = SemiJoin if isinstance(node, exp.Intersect) else AntiJoin
-        return Lowered(_distinct(join(left, right, equal)), names)
+        return Lowered(_distinct(join(left, right, equal)), names, conditions=conditions)
 
-    def _branches(self, node: exp.SetOperation, ctes: Ctes) -> tuple[tuple[Relation, Relation], tuple[str, ...]]:
-        """The two sides, in the types they have in common, and the names of the columns."""
+    def _as_often(self, left: Relation, right: Relation, *, is_intersection: bool) -> Relation:
+        """INTERSECT ALL and EXCEPT ALL: each row counted on either side, and repeated as often as is left."""
+        fresh = self.context.namer.fresh
+        sides = Column(fresh("lefts"), "bigint"), Column(fresh("rights"), "bigint")
+        counted = [
+            Project(side, (*keep(side.columns), *(Item(cast(n, "bigint"), c) for n, c in zip(ns, sides, strict=True))))
+            for side, ns in ((left, (ONE, ZERO)), (right, (ZERO, ONE)))
+        ]
+        sums = tuple(Item(total(col(c.name)), Column(fresh(c.name), "bigint")) for c in sides)
+        grouped = Aggregate(UnionAll(tuple(counted)), keep(left.columns), sums)
+        lefts, rights = (col(i.column.name) for i in sums)
+        if is_intersection:
+            times: exp.Expr = exp.Least(this=lefts, expressions=[rights])
+        else:
+            times = subtract(lefts, rights)
+        count = Column(fresh("times"), "bigint")
+        kept = Project(grouped, (*keep(left.columns), Item(times, count)))
+        positive = Filter(kept, compare(exp.GT, col(count.name), ZERO))
+        repeated = Repeat(positive, col(count.name), Column(fresh("number"), "bigint"))
+        return Project(repeated, keep(left.columns))
+
+    def _branches(
+        self, node: exp.SetOperation, ctes: Ctes, outer: Outer | None
+    ) -> tuple[tuple[Relation, Relation], tuple[str, ...], tuple[exp.Expr, ...]]:
+        """The two sides, in the types they have in common, the names of the columns, and what ties them outside."""
         word = type(node).__name__.upper()
         if node.args.get("by_name"):
             what = f"{word} BY NAME" if node.args.get("distinct") else f"{word} ALL BY NAME"
             raise unsupported(what, node, self.context.sql, "name the columns of each branch in order")
-        left, right = self.query(node.this, ctes), self.query(node.expression, ctes)
+        left, right = self.query(node.this, ctes, outer), self.query(node.expression, ctes, outer)
         if len(left.names) != len(right.names):
             message = f"the branches of {_article(word)} differ in their number of columns"
             raise invalid(message, node.expression, self.context.sql)
+        if (left.conditions or right.conditions) and outer is not None and not outer.carried:
+            # rows of different branches are compared: each must carry what it belongs to
+            own = {c.name for x in (left, right) for c in x.relation.columns}
+            raise UncarriedError(n for x in (left, right) for c in x.conditions for n in referenced(c) - own)
+        if outer is not None and outer.carried:
+            right = self._renamed_ties(right)
         united = UnionAll((left.relation, right.relation))
         types = [c.type for c in describe_relation(self.context.analyzer, united)]
-        return (self._cast(left.relation, types), self._cast(right.relation, types)), left.names
+        branches = self._cast(left.relation, types), self._cast(right.relation, types)
+        return branches, left.names, left.conditions
+
+    def _renamed_ties(self, lowered: Lowered) -> Lowered:
+        """With names of its own for what both branches carry."""
+        names = len(lowered.names)
+        items = [Item(col(c.name), c) for c in lowered.relation.schema[:names]]
+        fresh = self.context.namer.fresh
+        items += [Item(col(c.name), Column(fresh(c.name), c.type)) for c in lowered.relation.schema[names:]]
+        return Lowered(Project(lowered.relation, tuple(items)), lowered.names)
 
     def _cast(self, relation: Relation, types: list[str]) -> Relation:
         """Give the columns of a union's branch the union's types."""
@@ -130,122 +181,6 @@ class _Lowering:
                 fresh = Column(self.context.namer.fresh(column.name), type_)
                 items.append(Item(cast(col(column.name), type_), fresh))
         return Project(relation, tuple(items))
-
-    # SELECT
-
-    def _select(self, node: exp.Select, ctes: Ctes) -> Lowered:
-        scope = Scope(self.context.sql)
-        from_ = node.args.get("from_")
-        if from_ is None:
-            raise unsupported("a SELECT without FROM", node, self.context.sql)
-        relation = FromClause(self, ctes, scope).relation(from_.this, node.args.get("joins") or ())
-        if where := node.args.get("where"):
-            relation, _ = Subqueries(self, ctes, scope).where(relation, conjuncts(where.this))
-        selected = self._select_list(node, scope)
-        calls = any(expression.find(exp.AggFunc) for expression, _ in selected)
-        if node.args.get("group") or node.args.get("having") or calls:
-            relation, selected = self._group(node, scope, relation, selected)
-        relation = self._project(relation, selected)
-        if distinct := node.args.get("distinct"):
-            if distinct.args.get("on"):
-                raise unsupported("DISTINCT ON", node, self.context.sql)
-            relation = _distinct(relation)
-        return Lowered(relation, tuple(name for _, name in selected))
-
-    def _select_list(self, node: exp.Select, scope: Scope) -> Selected:
-        selected: Selected = []
-        for item in node.expressions:
-            if isinstance(item, exp.Star):
-                selected += self._star(item, scope.columns)
-            elif isinstance(item, exp.Column) and isinstance(item.this, exp.Star):
-                if item.table.lower() not in scope.tables:
-                    raise MillstreamError(
-                        Code.UNKNOWN_TABLE,
-                        f"{item.table}.* names no table of the FROM clause",
-                        position=position_of(item),
-                        sql=self.context.sql,
-                        hint=f"the tables are: {', '.join(scope.tables)}",
-                    )
-                selected += self._star(item.this, scope.tables[item.table.lower()])
-            else:
-                bound = self._bound(scope, item.unalias())
-                name = item.alias or (item.name if isinstance(item, exp.Column) else item.sql(dialect="spark").lower())
-                selected.append((bound, name))
-                if item.alias:
-                    scope.aliases.setdefault(item.alias.lower(), bound)
-        return selected
-
-    def _star(self, star: exp.Star, columns: list[Visible] | tuple[Visible, ...]) -> Selected:
-        if star.args.get("replace") or star.args.get("rename"):
-            raise unsupported("* REPLACE", star, self.context.sql, "name the columns")
-        left_out = {e.name.lower(): e for e in star.args.get("except_") or ()}
-        for name, node in left_out.items():
-            if all(v.name.lower() != name for v in columns):
-                raise invalid(f"EXCEPT names {node.name}, which is no column of *", node, self.context.sql)
-        return [(col(v.column.name), v.name) for v in columns if v.name.lower() not in left_out]
-
-    def _project(self, relation: Relation, selected: Selected) -> Relation:
-        """The SELECT list; a list that only picks columns keeps their names."""
-        types = [c.type for c in typed(self.context.analyzer, relation, [e for e, _ in selected])]
-        items: list[Item] = []
-        taken: set[str] = set()
-        for (expression, name), type_ in zip(selected, types, strict=True):
-            plain = isinstance(expression, exp.Column) and expression.name.lower() not in taken
-            column = Column(expression.name if plain else self.context.namer.fresh(name), type_)
-            taken.add(column.name.lower())
-            items.append(Item(expression, column))
-        return Project(relation, tuple(items))
-
-    # GROUP BY and HAVING
-
-    def _group(
-        self, node: exp.Select, scope: Scope, relation: Relation, selected: Selected
-    ) -> tuple[Relation, Selected]:
-        grouping = Grouping(relation, scope, self.context)
-        for key in self._keys(node.args.get("group"), scope, selected):
-            grouping.add_key(key)
-        selected = [(grouping.rewrite(e), name) for e, name in selected]
-        having = node.args.get("having")
-        predicate = grouping.rewrite(self._having(having.this, scope, grouping)) if having else None
-        result = grouping.build()
-        return result if predicate is None else Filter(result, predicate), selected
-
-    def _keys(self, group: exp.Group | None, scope: Scope, selected: Selected) -> list[exp.Expr]:
-        if group is None:
-            return []
-        refuse_group_clauses(group, self.context)
-        if group.args.get("all"):
-            return [e for e, _ in selected if not e.find(exp.AggFunc)]
-        return [self._key(key, group, scope, selected) for key in group.expressions]
-
-    def _key(self, key: exp.Expr, group: exp.Group, scope: Scope, selected: Selected) -> exp.Expr:
-        """A key may be an ordinal, a column, an alias of the SELECT list, or an expression."""
-        if isinstance(key, exp.Literal) and key.is_int:
-            if not 1 <= int(key.name) <= len(selected):
-                raise invalid(f"GROUP BY {key.name} is outside the SELECT list", group, self.context.sql)
-            bound = selected[int(key.name) - 1][0]
-        else:
-            bound = self._bound(scope, key)
-        refuse_aggregates(bound, "GROUP BY", self.context)
-        return bound
-
-    def _having(self, predicate: exp.Expr, scope: Scope, grouping: Grouping) -> exp.Expr:
-        """Bind HAVING: outside of aggregates a name is a grouped column, else an alias of the SELECT list."""
-        refuse_in_expression(predicate, self.context)
-
-        def resolve(node: exp.Expr) -> exp.Expr:
-            if isinstance(node, exp.Filter | exp.AggFunc):
-                return scope.bind(node)
-            if not isinstance(node, exp.Column):
-                return node
-            bound, alias = scope.bind(node), None if node.table else scope.aliases.get(node.name.lower())
-            return wrapped(alias) if alias is not None and not grouping.has_key(bound) else bound
-
-        return predicate.transform(resolve)
-
-    def _bound(self, scope: Scope, expression: exp.Expr) -> exp.Expr:
-        refuse_in_expression(expression, self.context)
-        return scope.bind(expression)
 
 
 def _article(word: str) -> str:

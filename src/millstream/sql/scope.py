@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -77,6 +77,16 @@ class Scope:
             raise invalid(f"two tables are called {min(taken)}", node, self.sql, "give one of them an alias")
         self.tables |= inner.tables
         self.columns += inner.columns
+
+    def over(self, columns: Mapping[str, str]) -> Scope:
+        """The same names, where some of the operators' columns have become others."""
+
+        def moved(visible: Visible) -> Visible:
+            name = columns.get(visible.column.name, visible.column.name)
+            return Visible(visible.name, Column(name, visible.column.type))
+
+        tables = {alias: tuple(map(moved, visible)) for alias, visible in self.tables.items()}
+        return replace(self, tables=tables, columns=list(map(moved, self.columns)), aliases={})
 
     def bind(self, expression: exp.Expr) -> exp.Expr:
         """Replace every column reference by the operators' name of the column, which keeps the reference's position."""

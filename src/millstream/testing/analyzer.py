@@ -27,6 +27,12 @@ _SPARK_TYPES = {
 }
 
 
+def _spark_type(type_: str) -> str:
+    if type_.endswith("[]"):
+        return f"array<{_spark_type(type_[:-2])}>"
+    return _SPARK_TYPES.get(type_, type_.lower())
+
+
 class DuckAnalyzer:
     """Describes queries by DuckDB."""
 
@@ -36,7 +42,7 @@ class DuckAnalyzer:
     def describe(self, query: exp.Query) -> tuple[Column, ...]:
         """The names and types of the query's columns."""
         rows = self._connection.execute("DESCRIBE " + to_sql(query, "duckdb")).fetchall()
-        return tuple(Column(r[0], _SPARK_TYPES.get(r[1], r[1].lower())) for r in rows)
+        return tuple(Column(r[0], _spark_type(r[1])) for r in rows)
 
     def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expr]) -> bool:
         """Whether DuckDB takes the expressions in a WHERE clause; it does not tell the volatile ones apart."""
@@ -65,4 +71,6 @@ class Tables:
 
 def duck_type(type_: str) -> str:
     """A type of Spark's as DuckDB spells it."""
+    if type_.startswith("array<"):
+        return duck_type(type_[len("array<") : -1]) + "[]"
     return re.sub("string", "VARCHAR", type_)

@@ -10,12 +10,15 @@ from millstream.testing.strategies import Scenario, Tables
 from millstream.testing.values import Row
 
 
-def assert_follows(query: str, tables: Tables, scenario: Scenario) -> DuckStreamTable:
+def assert_follows(query: str, tables: Tables, scenario: Scenario, oracle: str | None = None) -> DuckStreamTable:
     """Load, change, refresh: compare after the load, after every refresh, and after a last one.
 
     A refresh that may take the way of appended rows takes it every other time.
+
+    Args:
+        oracle: the query in DuckDB's SQL, where DuckDB has another word for it.
     """
-    table = DuckStreamTable(query, tables)
+    table = DuckStreamTable(query, tables, oracle=oracle)
     table.change(scenario.initial)
     table.load()
     assert_exact(table, "load")

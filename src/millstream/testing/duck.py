@@ -19,6 +19,8 @@ from millstream import naming
 from millstream.diff.aggregate.accumulator import OLD
 from millstream.diff.bag import BagStage
 from millstream.diff.base import delta_name, new_name
+from millstream.diff.keyed import KeyedStage
+from millstream.diff.partition import PartitionStage
 from millstream.diff.plan import CHANGES, MORE, NET, RECOMPUTED, REMOVED, SHOWN, STATE, STORE, Step
 from millstream.diff.rules import RULES
 from millstream.diff.stages import PUBLIC, NamedStage, split
@@ -43,6 +45,7 @@ def shared_connection() -> duckdb.DuckDBPyConnection:
     db = duckdb.connect()
     # Planning a handful of rows is most of the work. A case that grows large is a mistake of the test: it shall fail
     # at once, and neither fill the memory nor the disk.
+    db.execute("CREATE MACRO raise_error(message) AS error(message)")
     db.execute("SET threads = 1; PRAGMA disable_optimizer; SET memory_limit = '1GB'; SET temp_directory = ''")
     return db
 
@@ -81,7 +84,9 @@ def _compile(query: str, tables: Schema) -> DuckPlan:
     lowered = lower(tree, query, Tables(dict(tables)), analyzer)
     relation = rewrite(lowered.relation)
     validate(relation, query, analyzer)
-    return DuckPlan(query, split(relation), to_sql(tree, "duckdb"))
+    # where SQL leaves the result open, the oracle is the query as the operators close it
+    oracle = render(relation) if lowered.open_results else tree
+    return DuckPlan(query, split(relation), to_sql(oracle, "duckdb"))
 
 
 @dataclass
@@ -95,6 +100,8 @@ class DuckStreamTable:
     tables: Mapping[str, tuple[Column, ...]]
     db: duckdb.DuckDBPyConnection = field(default_factory=shared_connection)
     steps_run: list[str] = field(default_factory=list)
+    oracle: str | None = None
+    """The query in DuckDB's SQL, if that cannot be made from its text."""
     at_once: bool = False
     """How the next refresh looks stored rows up; see `KeyedStage.steps`."""
 
@@ -187,7 +194,9 @@ class DuckStreamTable:
             for (kind,) in self._fetch(f"SELECT {SHOWN.name} FROM {step}"):
                 found[kind] += 1
         if NET in steps:
-            for (weight,) in self._fetch(f"SELECT {naming.WEIGHT} FROM {NET}"):
+            outputs = quoted_names(dict.fromkeys(self.stages[-1].stage.layout.outputs))
+            net = f"SELECT sum({naming.WEIGHT}) AS n FROM {NET} GROUP BY {outputs}"
+            for (weight,) in self._fetch(f"SELECT n FROM ({net}) WHERE n <> 0"):
                 found["insert" if weight > 0 else "delete"] += abs(weight)
         del found["none"]
         return found
@@ -209,7 +218,7 @@ class DuckStreamTable:
 
     def expected(self) -> Counter[Row]:
         """The query's result now as a bag."""
-        return _bag(self._fetch(self.plan.oracle))
+        return _bag(self._fetch(self.oracle or self.plan.oracle))
 
     # Plumbing
 
@@ -233,10 +242,22 @@ def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:
     """Replace stored rows as the steps say, and keep what changed as the stage's own change feed."""
     stored = _stored(named)
     names = [c.name for c in named.stage.layout.columns]
+    feed = f"(SELECT *, 0::BIGINT AS {naming.WEIGHT} FROM {stored} LIMIT 0)"
+    is_hidden = named.name != PUBLIC
+    if not isinstance(named.stage, KeyedStage):
+        changed = f"SELECT {quoted_names(names)}, {naming.WEIGHT} FROM {NET}"
+        bag = [_create(delta_name(named.name), f"{feed} UNION ALL {changed}")] if is_hidden else []
+    if isinstance(named.stage, PartitionStage):
+        return [
+            *bag,
+            f"DELETE FROM {stored} WHERE rowid IN (SELECT {naming.ROW} FROM {NET} WHERE {naming.WEIGHT} < 0)",
+            _append(named),
+        ]
     if isinstance(named.stage, BagStage):
         going = f"(SELECT coalesce(-sum({naming.WEIGHT}), 0) FROM {NET} WHERE {MORE.name})"
         found = f"(SELECT count(*) FROM {REMOVED})"
         return [
+            *bag,
             f"SELECT CASE WHEN {going} <> {found} THEN error('rows to remove are not there') END",
             f"DELETE FROM {stored} WHERE rowid IN (SELECT {naming.ROW} FROM {REMOVED})",
             _append(named),
@@ -246,9 +267,8 @@ def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:
     news = [f"{s} WHERE {STORE.name} IN ('update', 'insert')" for s in replacing]
     gone = [f"SELECT {quoted_names(n + OLD for n in names)}, -1 FROM {old}" for old in olds]
     come = [f"SELECT {quoted_names(names)}, 1 FROM {new}" for new in news]
-    feed = f"(SELECT *, 0::BIGINT AS {naming.WEIGHT} FROM {stored} LIMIT 0)"
     return [
-        *([_create(delta_name(named.name), " UNION ALL ".join([feed, *gone, *come]))] if named.name != PUBLIC else []),
+        *([_create(delta_name(named.name), " UNION ALL ".join([feed, *gone, *come]))] if is_hidden else []),
         *(f"DELETE FROM {stored} WHERE rowid IN (SELECT {naming.ROW + OLD} FROM {old})" for old in olds),
         *(f"INSERT INTO {stored} SELECT {quoted_names(names)} FROM {new}" for new in news),
     ]

@@ -1,10 +1,11 @@
 """Rewrites of the lowered tree, in the order they apply."""
 
 from millstream.ops import Relation
+from millstream.sql.rewrites.fix_order import fix_order
 from millstream.sql.rewrites.prune_columns import prune_columns
 from millstream.sql.rewrites.pull_up_projections import pull_up_projections
 
-REWRITES = (pull_up_projections, prune_columns)
+REWRITES = (pull_up_projections, prune_columns, fix_order)
 
 
 def rewrite(relation: Relation) -> Relation:

@@ -6,7 +6,20 @@ stands in the tree twice (a CTE) keeps what either place needs, so that it stays
 
 from __future__ import annotations
 
-from millstream.ops import Aggregate, AntiJoin, Filter, InnerJoin, Item, OuterJoin, Project, Relation, Scan, SemiJoin
+from millstream.ops import (
+    Aggregate,
+    AntiJoin,
+    Filter,
+    InnerJoin,
+    Item,
+    OuterJoin,
+    Project,
+    Relation,
+    Repeat,
+    Scan,
+    SemiJoin,
+    Window,
+)
 from millstream.ops.relations import referenced
 from millstream.ops.walk import with_children
 
@@ -41,6 +54,11 @@ def _needed_below(relation: Relation, needed: set[str]) -> set[str]:
         case Aggregate():
             items = (*relation.keys, *(i for i in relation.calls if i.column.name in needed))
             return {name for i in items for name in referenced(i.expression)}
+        case Window():
+            calls = (i for i in relation.calls if i.column.name in needed)
+            return needed.union(*(referenced(i.expression) for i in calls))
+        case Repeat():
+            return needed | referenced(relation.count)
     return {c.name for child in relation.children for c in child.schema}
 
 
@@ -62,6 +80,9 @@ def _narrowed(relation: Relation, children: tuple[Relation, ...], needed: set[st
             return Project(children[0], _kept(relation, needed))
         case Aggregate():
             return Aggregate(children[0], relation.keys, tuple(i for i in relation.calls if i.column.name in needed))
+        case Window():
+            calls = tuple(i for i in relation.calls if i.column.name in needed)
+            return Window(children[0], relation.partition, calls) if calls else children[0]
     return with_children(relation, children)
 
 

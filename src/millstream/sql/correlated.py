@@ -1,0 +1,75 @@
+"""Subqueries that refer to the query around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from millstream.ops import Relation
+from millstream.ops.expressions import col
+from millstream.ops.relations import referenced
+from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, Outer, UncarriedError
+from millstream.sql.scope import Scope
+from millstream.sql.typing import decimal_parts, typed
+from millstream.sql.unsupported import invalid, unsupported
+
+_NUMBERS = {"tinyint", "smallint", "int", "bigint"}
+_COMBINES_ROWS = ("with_", "group", "having", "distinct", "limit", "offset", "qualify")
+
+
+def lower_subquery(
+    lowering: LowersQueries, ctes: Ctes, query: exp.Expr, scope: Scope, relation: Relation, *, needs_keys: bool
+) -> Lowered:
+    """Lower a subquery of a query with the given rows; see `Outer` for `needs_keys`.
+
+    It is first tried without carrying columns of the outer query in, which is cheaper, then with those it was found to
+    need.
+    """
+    outer = Outer(scope, relation, needs_keys)
+    while True:
+        try:
+            found = lowering.query(query, ctes, outer)
+            _require_known(found, relation)
+        except UncarriedError as error:
+            own = error.names & {c.name for c in relation.columns}
+            if not own - outer.carried.keys():
+                raise  # a column of a query further out, which has to be carried into this one first
+            outer = outer.carrying(own | outer.carried.keys(), lowering.context.namer)
+        else:
+            return found
+
+
+def _require_known(found: Lowered, relation: Relation) -> None:
+    """A condition on a query further out cannot be one of the join with this query."""
+    known = {c.name for r in (found.relation, relation) for c in r.columns}
+    if missing := {name for c in found.conditions for name in referenced(c)} - known:
+        raise UncarriedError(missing)
+
+
+def without_select_list(query: exp.Expr) -> exp.Expr:
+    """The query of an EXISTS, which asks for rows and not for what they hold."""
+    query = query.unnest()
+    if not isinstance(query, exp.Select) or any(query.args.get(name) for name in _COMBINES_ROWS):
+        return query
+    if any(e.find(exp.AggFunc) for e in query.expressions):
+        return query
+    return query.copy().select(exp.Literal.number(1), append=False, copy=False)
+
+
+def require_comparable(
+    context: Context, relation: Relation, operands: Sequence[exp.Expr], found: Lowered, node: exp.Expr
+) -> None:
+    """Refuse an IN of different types: IN and `=` bring them together by different rules."""
+    if len(operands) != len(found.names):
+        raise invalid(f"IN compares {len(operands)} with {len(found.names)} columns", node, context.sql)
+    outputs = [col(c.name) for c in found.outputs]
+    left, right = typed(context.analyzer, relation, operands), typed(context.analyzer, found.relation, outputs)
+    for x, y in zip(left, right, strict=True):
+        if x.type != y.type and not (_is_exact_number(x.type) and _is_exact_number(y.type)):
+            hint = f"cast one side: they are {x.type} and {y.type}"
+            raise unsupported("IN with values of another type", node, context.sql, hint)
+
+
+def _is_exact_number(type_: str) -> bool:
+    return type_ in _NUMBERS or decimal_parts(type_) is not None

@@ -1,0 +1,417 @@
+"""One SELECT to operators, clause by clause in the order they take effect.
+
+FROM and joins, WHERE, GROUP BY and HAVING, window functions and QUALIFY, the SELECT list, DISTINCT, ORDER BY and LIMIT.
+Subqueries in expressions are taken out before names are bound and joined to the rows where their values are needed.
+
+A correlated subquery is lowered by the same clauses. What ties its rows to the rows of the query around it is kept
+beside them to the end: as a further grouping key, a further PARTITION BY, a further column of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from millstream.errors import Code, MillstreamError
+from millstream.ops import Aggregate, Column, Filter, Item, Project, Relation
+from millstream.ops.expressions import add_columns, col, compare, keep, same, substitute, wrapped
+from millstream.ops.relations import referenced
+from millstream.sql.clauses import refuse_aggregates, refuse_group_clauses, refuse_in_expression
+from millstream.sql.conditions import conjuncts
+from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, Outer, UncarriedError
+from millstream.sql.from_clause import FromClause
+from millstream.sql.group import Grouping, aggregates_in, value_of_no_rows
+from millstream.sql.lateral import Generator, generated, generator_of
+from millstream.sql.parse import position_of
+from millstream.sql.scope import Scope, Visible
+from millstream.sql.subqueries import Subqueries
+from millstream.sql.top_n import Limits, first_rows
+from millstream.sql.typing import typed
+from millstream.sql.unsupported import invalid, unsupported
+from millstream.sql.values import Values, fill, placeholders_in
+from millstream.sql.windows import Windows, with_named_windows
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A column whose value is that of an expression of the query around a subquery."""
+
+    column: str
+    outer: exp.Expr
+    is_null_safe: bool
+
+    @property
+    def condition(self) -> exp.Expr:
+        """The tie as a join condition."""
+        return (same if self.is_null_safe else _equal)(col(self.column), self.outer)
+
+
+@dataclass
+class Select:
+    """A SELECT under way: `relation` has the rows so far, the rest is expressed over its columns."""
+
+    lowering: LowersQueries
+    ctes: Ctes
+    node: exp.Select
+    outer: Outer | None = None
+    relation: Relation = field(init=False)
+    scope: Scope = field(init=False)
+    names: list[str] = field(default_factory=list)
+    outputs: list[exp.Expr] = field(default_factory=list)
+    order: list[exp.Ordered] = field(default_factory=list)
+    qualify: exp.Expr | None = None
+    outside: list[exp.Expr] = field(default_factory=list)
+    """Conditions of the WHERE that refer to the query around this one."""
+    ties: list[Tie] = field(default_factory=list)
+    empty: tuple[exp.Expr, ...] | None = None
+    is_single: bool = False
+    values: Values = field(init=False)
+    """The subqueries in its expressions."""
+
+    def __post_init__(self) -> None:
+        self.values = Values(self.lowering, self.ctes)
+
+    @property
+    def context(self) -> Context:
+        """What is known of the text."""
+        return self.lowering.context
+
+    def lowered(self) -> Lowered:
+        """The SELECT as operators."""
+        limits = Limits.of(self.node, self.context)
+        self._from()
+        self._where()
+        self._select_list()
+        self._order_by(limits)
+        if self._has_groups():
+            self._group()
+        else:
+            self._attach(self.scope, self._expressions())
+        self._windows()
+        return self._result(limits)
+
+    # Rows
+
+    def _from(self) -> None:
+        from_ = self.node.args.get("from_")
+        if from_ is None:
+            raise unsupported("a SELECT without FROM", self.node, self.context.sql)
+        self.scope = Scope(self.context.sql, outer=self.outer.inside if self.outer else None)
+        clause = FromClause(self.lowering, self.ctes, self.scope)
+        first = self.outer.domain() if self.outer and self.outer.carried else None
+        self.relation = clause.relation(from_.this, self.node.args.get("joins") or (), first=first)
+        for lateral in self.node.args.get("laterals") or ():
+            self.relation = clause.lateral_view(self.relation, lateral)
+
+    def _where(self) -> None:
+        where = self.node.args.get("where")
+        conditions = conjuncts(where.this) if where else []
+        subqueries = Subqueries(self.lowering, self.ctes, self.scope)
+        self.relation, self.outside = subqueries.where(self.relation, conditions)
+        if self.outer is None:
+            return
+        if self.outer.carried:
+            self._require_carried(self.outside)
+            self.ties = [Tie(c.name, col(name), True) for name, c in self.outer.carried.items()]
+        elif self.outside and (self.outer.needs_keys or self._combines_rows()):
+            self._tie()
+
+    def _combines_rows(self) -> bool:
+        """Whether what a row gives depends on other rows, so that those of another outer row must be kept apart."""
+        clauses = ("group", "having", "distinct", "qualify", "limit", "offset")
+        return any(self.node.args.get(c) for c in clauses) or any(
+            e.find(exp.Window) or next(aggregates_in(e), None) for e in self.node.expressions
+        )
+
+    def _tie(self) -> None:
+        """Turn conditions into ties; those that are no equality need the outer columns carried in."""
+        assert self.outer is not None
+        columns = {c.name for c in self.relation.columns}
+        found: list[tuple[exp.Expr, exp.Expr, bool]] = []
+        for condition in self.outside:
+            sides = _sides(condition.unnest(), columns)
+            if sides is None:
+                self._require_carried(self.outside)
+            else:
+                found.append((*sides, isinstance(condition.unnest(), exp.NullSafeEQ)))
+        computed = [inner for inner, _, _ in found if not isinstance(inner, exp.Column)]
+        items = iter(self._computed(computed, "key"))
+        for inner, outer, is_null_safe in found:
+            name = inner.name if isinstance(inner, exp.Column) else next(items).column.name
+            self.ties.append(Tie(name, outer, is_null_safe))
+        self.outside = []
+
+    def _computed(self, expressions: Sequence[exp.Expr], name: str) -> list[Item]:
+        """Add columns to the rows."""
+        types = typed(self.context.analyzer, self.relation, expressions)
+        items = [
+            Item(e, Column(self.context.namer.fresh(name), t.type)) for e, t in zip(expressions, types, strict=True)
+        ]
+        if items:
+            self.relation = Project(self.relation, add_columns(self.relation, items))
+        return items
+
+    def _require_carried(self, expressions: Sequence[exp.Expr]) -> None:
+        known = {c.name for c in self.relation.columns}
+        if missing := {name for e in expressions for name in referenced(e)} - known:
+            raise UncarriedError(missing | (self.outer.carried.keys() if self.outer else set()))
+
+    # Expressions
+
+    def _expressions(self) -> list[exp.Expr]:
+        qualify = [self.qualify] if self.qualify is not None else []
+        return [*self.outputs, *(o.this for o in self.order), *qualify]
+
+    def _rewrite(self, rewrite: Callable[[exp.Expr], exp.Expr]) -> None:
+        """Express everything that is still to be computed anew."""
+        self.outputs = [rewrite(e) for e in self.outputs]
+        self.order = [_ordered(o, rewrite(o.this)) for o in self.order]
+        self.qualify = rewrite(self.qualify) if self.qualify is not None else None
+
+    def _select_list(self) -> None:
+        for item in self.node.expressions:
+            if isinstance(item, exp.Star):
+                self._star(item, self.scope.columns)
+            elif isinstance(item, exp.Column) and isinstance(item.this, exp.Star):
+                self._star(item.this, self._columns_of(item))
+            elif (call := generator_of(item.unalias())) is not None:
+                self._generator(item, call)
+            else:
+                bound = self._bound(item.unalias())
+                name = item.alias or (item.name if isinstance(item, exp.Column) else item.sql(dialect="spark").lower())
+                self.outputs.append(bound)
+                self.names.append(name)
+                if item.alias:
+                    self.scope.aliases.setdefault(item.alias.lower(), bound)
+        if qualify := self.node.args.get("qualify"):
+            self.qualify = self._bound(qualify.this)
+
+    def _generator(self, item: exp.Expr, call: Generator) -> None:
+        """A generator in the SELECT list: rows are repeated before anything else is computed of them."""
+        if self.node.args.get("group") or any(next(aggregates_in(e), None) for e in self.node.expressions):
+            hint = "generate the rows in a subquery of FROM"
+            raise unsupported("a generator beside aggregates", item, self.context.sql, hint)
+        self.relation, added = generated(self.relation, call, self._bound, self.context, item)
+        names = [e.name for e in item.expressions] if isinstance(item, exp.Aliases) else [item.alias] * bool(item.alias)
+        if names and len(names) != len(added):
+            raise invalid(f"{len(added)} columns are given {len(names)} names", item, self.context.sql)
+        for visible, name in zip(added, names or [v.name for v in added], strict=True):
+            self.outputs.append(col(visible.column.name))
+            self.names.append(name)
+
+    def _columns_of(self, item: exp.Column) -> Sequence[Visible]:
+        if item.table.lower() in self.scope.tables:
+            return self.scope.tables[item.table.lower()]
+        raise MillstreamError(
+            Code.UNKNOWN_TABLE,
+            f"{item.table}.* names no table of the FROM clause",
+            position=position_of(item),
+            sql=self.context.sql,
+            hint=f"the tables are: {', '.join(self.scope.tables)}",
+        )
+
+    def _star(self, star: exp.Star, columns: Sequence[Visible]) -> None:
+        if star.args.get("replace") or star.args.get("rename"):
+            raise unsupported("* REPLACE", star, self.context.sql, "name the columns")
+        left_out = {e.name.lower(): e for e in star.args.get("except_") or ()}
+        for name, node in left_out.items():
+            if all(v.name.lower() != name for v in columns):
+                raise invalid(f"EXCEPT names {node.name}, which is no column of *", node, self.context.sql)
+        for visible in columns:
+            if visible.name.lower() not in left_out:
+                self.outputs.append(col(visible.column.name))
+                self.names.append(visible.name)
+
+    def _order_by(self, limits: Limits | None) -> None:
+        """The keys of an ORDER BY that decides which rows there are: ordinals, aliases, else expressions."""
+        for ordered in limits.order if limits else ():
+            key = ordered.this
+            if isinstance(key, exp.Literal) and key.is_int:
+                if not 1 <= int(key.name) <= len(self.outputs):
+                    raise invalid(f"ORDER BY {key.name} is outside the SELECT list", ordered, self.context.sql)
+                bound = self.outputs[int(key.name) - 1]
+            elif isinstance(key, exp.Column) and not key.table and key.name.lower() in map(str.lower, self.names):
+                bound = self.outputs[[n.lower() for n in self.names].index(key.name.lower())]
+            else:
+                bound = self._bound(key)
+            self.order.append(_ordered(ordered, bound))
+
+    def _bound(self, expression: exp.Expr) -> exp.Expr:
+        """An expression with names bound; subqueries are taken out, to be joined later."""
+        expression = self.values.taken_out(with_named_windows(expression, self.node, self.context))
+        refuse_in_expression(expression, self.context, windows=True)
+        bound = self.scope.bind(expression)
+        self._require_carried([bound])
+        return bound
+
+    def _attach(self, scope: Scope, expressions: Sequence[exp.Expr]) -> None:
+        """Join the subqueries of some expressions to the rows, and put their values in their places."""
+        if placeholders_in(expressions):
+            self.relation, found = self.values.attached(self.relation, scope, expressions)
+            self._rewrite(lambda e: fill(e, found))
+
+    # GROUP BY and HAVING
+
+    def _has_groups(self) -> bool:
+        calls = any(next(aggregates_in(e), None) for e in self._expressions())
+        return bool(self.node.args.get("group") or self.node.args.get("having") or calls)
+
+    def _group(self) -> None:
+        # an aggregate's argument is computed for each row, the rest once for each group
+        self._attach(self.scope, [call for e in self._expressions() for call in aggregates_in(e)])
+        keys = self._keys()
+        grouping = Grouping(self.relation, self.scope, self.context)
+        for key in (*keys, *(col(t.column) for t in self.ties)):
+            grouping.add_key(key)
+        having = self._having(grouping)
+        self._rewrite(grouping.rewrite)
+        self.ties = [Tie(grouping.rewrite(col(t.column)).name, t.outer, t.is_null_safe) for t in self.ties]
+        self.relation = grouped = grouping.build()
+        self.is_single = not keys
+        if not keys and self.ties:
+            self._value_of_no_rows(grouped, having)
+        after = self.scope.over({e.name: name for e, name in grouping.keys if isinstance(e, exp.Column)})
+        if having is not None:
+            self.relation, found = self.values.attached(self.relation, after, [having], conjuncts(having))
+            self.relation = Filter(self.relation, fill(having, found))
+        self._attach(after, self._expressions())
+
+    def _value_of_no_rows(self, grouped: Aggregate, having: exp.Expr | None) -> None:
+        """What the SELECT list gives for an outer row to which no rows belong."""
+        if having is not None or placeholders_in(self.outputs):
+            what = "HAVING, or a subquery, beside the aggregate of a correlated subquery"
+            raise unsupported(what, self.node, self.context.sql, "add a GROUP BY")
+        nothing = {item.column.name: value_of_no_rows(item) for item in grouped.calls}
+        self.empty = tuple(substitute(e, nothing) for e in self.outputs)
+
+    def _keys(self) -> list[exp.Expr]:
+        group = self.node.args.get("group")
+        if group is None:
+            return []
+        refuse_group_clauses(group, self.context)
+        if group.args.get("all"):
+            return [e for e in self.outputs if next(aggregates_in(e), None) is None]
+        return [self._key(key, group) for key in group.expressions]
+
+    def _key(self, key: exp.Expr, group: exp.Group) -> exp.Expr:
+        """A key may be an ordinal, a column, an alias of the SELECT list, or an expression."""
+        if isinstance(key, exp.Literal) and key.is_int:
+            if not 1 <= int(key.name) <= len(self.outputs):
+                raise invalid(f"GROUP BY {key.name} is outside the SELECT list", group, self.context.sql)
+            bound = self.outputs[int(key.name) - 1]
+        else:
+            bound = self._bound(key)
+        refuse_aggregates(bound, "GROUP BY", self.context)
+        if placeholders_in([bound]):
+            raise unsupported("a subquery in GROUP BY", group, self.context.sql, "compute it in a subquery of FROM")
+        return bound
+
+    def _having(self, grouping: Grouping) -> exp.Expr | None:
+        """Bind HAVING: outside of aggregates a name is a grouped column, else an alias of the SELECT list."""
+        having = self.node.args.get("having")
+        if having is None:
+            return None
+        predicate = self.values.taken_out(having.this)
+        refuse_in_expression(predicate, self.context)
+
+        def resolve(node: exp.Expr) -> exp.Expr:
+            if isinstance(node, exp.Filter | exp.AggFunc):
+                return self.scope.bind(node)
+            if not isinstance(node, exp.Column):
+                return node
+            bound, alias = self.scope.bind(node), None if node.table else self.scope.aliases.get(node.name.lower())
+            return wrapped(alias) if alias is not None and not grouping.has_key(bound) else bound
+
+        bound = predicate.transform(resolve)
+        self._require_carried([bound])
+        return grouping.rewrite(bound)
+
+    # Window functions
+
+    def _windows(self) -> None:
+        windows = Windows(self.relation, self.context, tuple(t.column for t in self.ties))
+        self._rewrite(windows.taken_out)
+        self.relation = windows.build()
+        if self.qualify is not None:
+            self.relation = Filter(self.relation, self.qualify)
+            self.qualify = None
+
+    # The result
+
+    def _result(self, limits: Limits | None) -> Lowered:
+        wanted = [*self.outputs, *(o.this for o in self.order)]
+        items = self._items(wanted)
+        outputs = tuple(i.column for i in items[: len(self.outputs)])
+        by = [_ordered(o, col(i.column.name)) for o, i in zip(self.order, items[len(outputs) :], strict=True)]
+        behind = self._behind()
+        self.relation = Project(self.relation, _once((*items, *keep(behind))))
+        if distinct := self.node.args.get("distinct"):
+            self._distinct(distinct, outputs, behind, by)
+        if limits is not None:
+            self.relation = first_rows(self.relation, [c.name for c in behind], by, limits, self.context)
+        wanted_columns = _once(keep((*outputs, *behind)))
+        if tuple(i.column for i in wanted_columns) != self.relation.schema:
+            self.relation = Project(self.relation, wanted_columns)
+        conditions = (*(t.condition for t in self.ties), *self.outside)
+        single = self.is_single or (limits is not None and limits.count == 1)
+        return Lowered(self.relation, tuple(self.names), (), conditions, self.empty, single)
+
+    def _behind(self) -> tuple[Column, ...]:
+        """The columns that tie the result to the query around it."""
+        names = {t.column for t in self.ties} | {n for c in self.outside for n in referenced(c)}
+        return tuple(c for c in self.relation.columns if c.name in names)
+
+    def _items(self, expressions: Sequence[exp.Expr]) -> list[Item]:
+        """The SELECT list; a list that only picks columns keeps their names."""
+        types = [c.type for c in typed(self.context.analyzer, self.relation, expressions)]
+        names = [*self.names, *("sort" for _ in self.order)]
+        items: list[Item] = []
+        taken: set[str] = set()
+        for position, (expression, name, type_) in enumerate(zip(expressions, names, types, strict=True)):
+            known = next((i for i in items if i.expression == expression), None)
+            if position >= len(self.names) and known is not None:
+                items.append(known)
+                continue
+            plain = isinstance(expression, exp.Column) and expression.name.lower() not in taken
+            column = Column(expression.name if plain else self.context.namer.fresh(name), type_)
+            taken.add(column.name.lower())
+            items.append(Item(expression, column))
+        return items
+
+    def _distinct(
+        self, node: exp.Expr, outputs: Sequence[Column], behind: Sequence[Column], by: Sequence[exp.Ordered]
+    ) -> None:
+        if node.args.get("on"):
+            raise unsupported("DISTINCT ON", self.node, self.context.sql)
+        if {o.this.name for o in by} - {c.name for c in (*outputs, *behind)}:
+            message = "with DISTINCT, ORDER BY may only name what is in the SELECT list"
+            raise invalid(message, self.node.args["order"], self.context.sql)
+        self.relation = Aggregate(self.relation, _once(keep((*outputs, *behind))), ())
+
+
+def _once(items: Sequence[Item]) -> tuple[Item, ...]:
+    """Each column once."""
+    return tuple({item.column.name: item for item in reversed(items)}[name] for name in _names(items))
+
+
+def _names(items: Sequence[Item]) -> Iterator[str]:
+    return iter(dict.fromkeys(item.column.name for item in items))
+
+
+def _ordered(ordered: exp.Ordered, expression: exp.Expr) -> exp.Ordered:
+    return exp.Ordered(this=expression, desc=ordered.args.get("desc"), nulls_first=ordered.args.get("nulls_first"))
+
+
+def _equal(left: exp.Expr, right: exp.Expr) -> exp.Expr:
+    return compare(exp.EQ, left, right)
+
+
+def _sides(condition: exp.Expr, columns: set[str]) -> tuple[exp.Expr, exp.Expr] | None:
+    """An equality as its inner and its outer side."""
+    if isinstance(condition, exp.EQ | exp.NullSafeEQ):
+        for inner, outer in ((condition.this, condition.expression), (condition.expression, condition.this)):
+            if referenced(inner) and referenced(inner) <= columns and not referenced(outer) & columns:
+                return inner, outer
+    return None

@@ -10,18 +10,28 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from millstream.ops.render import to_sql
+from millstream.sql.parse import parse_query
 from millstream.testing.assertions import assert_follows
 from millstream.testing.golden import Case, read_cases
 from millstream.testing.strategies import TABLES, Scenario, scenarios
 
+# what a query has in place of an oracle whose ORDER BYs leave nothing open: the text itself is one
+TEXT = "the text"
+
 QUERIES = read_cases(Path(__file__).parents[1] / "fixtures" / "property" / "operators.sql")
+
+
+def _oracle(query: Case) -> str | None:
+    oracle = query.headers.get("oracle")
+    return to_sql(parse_query(query.text), "duckdb") if oracle == TEXT else oracle
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda case: case.title)
 @settings(max_examples=10, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(scenario=scenarios(TABLES))
 def test_contents_follow_the_query(query: Case, scenario: Scenario) -> None:
-    assert_follows(query.text, TABLES, scenario, query.headers.get("oracle"))
+    assert_follows(query.text, TABLES, scenario, _oracle(query))
 
 
 @pytest.mark.long
@@ -29,4 +39,4 @@ def test_contents_follow_the_query(query: Case, scenario: Scenario) -> None:
 @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck))
 @given(scenario=scenarios(TABLES))
 def test_contents_follow_the_query_through_more_changes(query: Case, scenario: Scenario) -> None:
-    assert_follows(query.text, TABLES, scenario, query.headers.get("oracle"))
+    assert_follows(query.text, TABLES, scenario, _oracle(query))

@@ -49,10 +49,22 @@ class Lake:
         """Insert rows given as SQL, without the parentheses."""
         self.ms.sql(f"INSERT INTO {name} VALUES {', '.join(f'({row})' for row in rows)}")
 
-    def stream(self, name: str, query: str, refresh_mode: str = "DIFFERENTIAL", *, initialize: bool = True) -> None:
-        """Declare a stream table; DIFFERENTIAL, so that nothing is recomputed unnoticed."""
+    def stream(
+        self,
+        name: str,
+        query: str,
+        refresh_mode: str = "DIFFERENTIAL",
+        *,
+        initialize: bool = True,
+        oracle: str | None = None,
+    ) -> None:
+        """Declare a stream table; DIFFERENTIAL, so that nothing is recomputed unnoticed.
+
+        Args:
+            oracle: a query with the result that is to come out, where SQL leaves that of the stream table's open.
+        """
         self.ms.create_stream_table(name, query, refresh_mode=refresh_mode, initialize=initialize)
-        self.queries[name] = query
+        self.queries[name] = oracle or query
         if initialize:
             self.assert_exact(name)
 

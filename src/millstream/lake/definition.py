@@ -20,7 +20,7 @@ from millstream.diff.stages import PUBLIC, NamedStage, split
 from millstream.engine.analyzer import SparkAnalyzer
 from millstream.errors import Code, MillstreamError
 from millstream.naming import RESERVED_PREFIX, quote
-from millstream.ops import Column, Item, Project, Scan, walk
+from millstream.ops import Column, Item, Project, Scan, render, walk
 from millstream.ops.expressions import cast, col
 from millstream.ops.render import to_sql
 from millstream.results import RefreshMode
@@ -58,6 +58,8 @@ class Compiled:
     """Whether our printed SQL means what the user wrote; None where nobody has asked."""
     names: Mapping[tuple[str, ...], str] = field(default_factory=dict)
     """The source or view behind each name of the texts, in lower case."""
+    closed_text: str | None = None
+    """The lowered query as Spark's SQL over its sources' ids, where SQL leaves the result of the user's text open."""
 
     @property
     def is_incremental(self) -> bool:
@@ -99,6 +101,12 @@ class Compiled:
         """The query's text, its tables exchanged for other SQL, its views for their texts."""
         return _over(self.query, self.names, self.views, tables)
 
+    def oracle_over(self, tables: Mapping[str, str]) -> str:
+        """What the contents have to equal: the query's text or, where that leaves a result open, the one we fixed."""
+        if self.closed_text is None:
+            return self.over(tables)
+        return exchange_tables(self.closed_text, lambda reference: tables[reference.parts[0]])
+
 
 def compile_query(
     query: str,
@@ -127,6 +135,7 @@ def compile_query(
     stages: tuple[NamedStage, ...] = ()
     reasons: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    closed_text: str | None = None
     if mode is RefreshMode.FULL:
         reasons = ("the refresh mode is FULL",)
     else:
@@ -137,12 +146,14 @@ def compile_query(
                 is_faithful = _prints_faithfully(
                     query, len(columns), analyzer, lambda text: _over(text, names, views, empty)
                 )
-            stages, notices = _maintained(query, columns, _Known(names, tables, views), analyzer, is_faithful)
+            stages, notices, closed_text = _maintained(
+                query, columns, _Known(names, tables, views), analyzer, is_faithful
+            )
         except MillstreamError as error:
             if mode is not RefreshMode.AUTO or error.code not in _ONLY_RECOMPUTED:
                 raise
             reasons = (f"{error.code}: {error.message}",)
-    return Compiled(query, columns, tables, views, functions, stages, reasons, notices, is_faithful, names)
+    return Compiled(query, columns, tables, views, functions, stages, reasons, notices, is_faithful, names, closed_text)
 
 
 def _prints_faithfully(query: str, columns: int, analyzer: SparkAnalyzer, over_empty: Callable[[str], str]) -> bool:
@@ -159,7 +170,8 @@ def _prints_faithfully(query: str, columns: int, analyzer: SparkAnalyzer, over_e
 
 def _maintained(
     query: str, columns: tuple[Column, ...], sources: Sources, analyzer: SparkAnalyzer, is_faithful: bool
-) -> tuple[tuple[NamedStage, ...], tuple[str, ...]]:
+) -> tuple[tuple[NamedStage, ...], tuple[str, ...], str | None]:
+    """The stages, what the user is told, and the lowered query's text where that is the oracle."""
     lowered = lower(parse_query(query), query, sources, analyzer)
     relation = rewrite(lowered.relation)
     validate(relation, query, analyzer)
@@ -177,7 +189,7 @@ def _maintained(
         relation = Project(relation, items)
     stages = split(relation)
     assert stages[-1].name == PUBLIC
-    return stages, lowered.notices
+    return stages, lowered.notices, to_sql(render(relation), hints=False) if lowered.open_results else None
 
 
 def _check_columns(columns: Sequence[Column]) -> None:

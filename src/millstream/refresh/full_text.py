@@ -1,4 +1,7 @@
-"""The query's own text over its inputs at given versions: the oracle of `verify`, and FULL without a delta plan."""
+"""The query's own text over its inputs at given versions: the oracle of `verify`, and FULL without a delta plan.
+
+Where SQL leaves the result of the text open, the oracle is the lowered query, which fixes it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def run_text(
     worker.plan_for(Scale.LARGE)
     for name, source in inputs.items():
         worker.bind(new_name(name), _contents(worker, compiled.sources[name], source))
-    text = compiled.over({name: quote(new_name(name)) for name in compiled.sources})
+    text = compiled.oracle_over({name: quote(new_name(name)) for name in compiled.sources})
     if compiled.follows_time:
         text = bind_current_time(text, int(data_timestamp.timestamp() * 1_000_000))
     return worker.spark.sql(text)

@@ -114,6 +114,11 @@ class Context:
     views: dict[str, Lowered] = field(default_factory=dict)
     depth: int = 0
 
+    def close_result(self, construct: str, how: str) -> None:
+        """Note that a construct's result, which SQL leaves open, has been fixed, and tell the user how."""
+        self.open_results.append(construct)
+        self.notices.append(f"{construct} has no fixed result: {how}")
+
     def inside_view(self, text: str) -> Context:
         """The context of a view's text: names stay unique, positions point into that text."""
         return replace(self, sql=text, depth=self.depth + 1)

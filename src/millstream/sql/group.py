@@ -10,6 +10,7 @@ from sqlglot import exp
 from millstream.ops import Aggregate, Column, Item, Project, Relation
 from millstream.ops.expressions import ZERO, cast, col, keep, null
 from millstream.sql.clauses import misplaced_aggregate
+from millstream.sql.closing import closed
 from millstream.sql.context import Context
 from millstream.sql.parse import place_of
 from millstream.sql.scope import Scope
@@ -141,6 +142,7 @@ class Grouping:
 
     def _call(self, function: exp.AggFunc, condition: exp.Expr | None) -> str:
         """The column of a call, made once for equal calls."""
+        function = closed(function, self.context)
         if not isinstance(function, ORDER_FREE):
             place = place_of(function)
             name = self.context.sql[place["start"] : place["end"] + 1] if place else function.sql_name()

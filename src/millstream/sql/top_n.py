@@ -11,6 +11,7 @@ from millstream.ops import Column, Filter, Item, Relation, Window
 from millstream.ops.expressions import all_of, col, compare
 from millstream.sql.context import Context
 from millstream.sql.unsupported import unsupported
+from millstream.sql.windows import EQUALS_IN_ORDER
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def first_rows(
     window = exp.Window(
         this=exp.RowNumber(), partition_by=[col(p) for p in partition], order=exp.Order(expressions=list(by))
     )
-    context.open_results.append("LIMIT: rows that ORDER BY leaves equal")
+    context.close_result("LIMIT", EQUALS_IN_ORDER)
     numbered = Window(relation, tuple(partition), (Item(window, number),))
     wanted: list[exp.Expr] = []
     if limits.skipped:

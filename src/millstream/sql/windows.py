@@ -27,6 +27,8 @@ ORDERED_BY_ROW = (exp.RowNumber, exp.Ntile, exp.Lag, exp.Lead)
 ORDERED_IN_FRAME = (exp.FirstValue, exp.LastValue, exp.NthValue, exp.First, exp.Last, exp.AnyValue)
 _LISTS = (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat)
 
+EQUALS_IN_ORDER = "rows that ORDER BY leaves equal are taken in the order of their other columns"
+
 
 def with_named_windows(expression: exp.Expr, select: exp.Select, context: Context) -> exp.Expr:
     """The expression with `OVER w` replaced by what the WINDOW clause says of `w`."""
@@ -128,7 +130,7 @@ def _refuse(window: exp.Window, context: Context) -> None:
         what = f"{_written(function, context)} with a RANGE frame that ends among equals"
         raise unsupported(what, window, context.sql, "write ROWS instead of RANGE")
     if is_open(window):
-        context.open_results.append(f"{_written(function, context)}: rows that ORDER BY leaves equal")
+        context.close_result(_written(function, context), EQUALS_IN_ORDER)
 
 
 def is_open(window: exp.Window) -> bool:

@@ -66,9 +66,8 @@ QUERIES: tuple[tuple[str, Code, tuple[int, int] | None], ...] = (
     ("SELECT a FROM t WHERE b = current_user()", Code.VOLATILE_FUNCTION, None),
     ("SELECT a, current_date() AS d FROM t", Code.VOLATILE_FUNCTION, None),
     ("SELECT a FROM t LIMIT 1", Code.UNSUPPORTED_SQL, (2, 17)),
-    ("SELECT a, ROW_NUMBER() OVER (ORDER BY a) AS r FROM t", Code.UNSUPPORTED_SQL, (2, 11)),
-    ("SELECT a FROM t WHERE b = 'x' OR a IN (SELECT a FROM v)", Code.UNSUPPORTED_SQL, None),
-    ("SELECT a FROM t INTERSECT ALL SELECT a FROM v", Code.UNSUPPORTED_SQL, None),
+    ("SELECT a, COLLECT_LIST(b) OVER (PARTITION BY a) AS r FROM t", Code.UNSUPPORTED_SQL, (2, 11)),
+    ("SELECT a FROM t ORDER BY a LIMIT 1 + 1", Code.UNSUPPORTED_SQL, (2, 28)),
     ("SELECT a FROM t CLUSTER BY a", Code.UNSUPPORTED_SQL, None),
 )
 

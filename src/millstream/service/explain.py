@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millstream.diff.base import STRATEGIES
 from millstream.diff.keyed import KeyedStage
+from millstream.diff.partition import PartitionStage
 from millstream.diff.stages import PUBLIC, NamedStage
 from millstream.lake import Compiled
 from millstream.ops import (
@@ -14,8 +15,10 @@ from millstream.ops import (
     OuterJoin,
     Project,
     Relation,
+    Repeat,
     Scan,
     SemiJoin,
+    Window,
     render,
 )
 from millstream.ops.render import to_sql
@@ -53,6 +56,8 @@ def _title(named: NamedStage) -> str:
 def _stage(named: NamedStage) -> list[OperatorPlan]:
     stage = named.stage
     lines = [OperatorPlan(0, _title(named), "stored by key" if isinstance(stage, KeyedStage) else "stored as rows")]
+    if isinstance(stage, PartitionStage):
+        return lines + _partitioned(stage.body, 1)
     if not isinstance(stage, KeyedStage):
         return lines + _tree(stage.body, 1)
     keys = ", ".join(i.column.name for i in stage.body.keys) or "all rows"
@@ -60,6 +65,17 @@ def _stage(named: NamedStage) -> list[OperatorPlan]:
     for item, call in zip(stage.body.calls, stage.calls, strict=True):
         lines.append(OperatorPlan(2, item.expression.sql(dialect="spark"), call.strategy))
     return lines + _tree(stage.body.input, 2)
+
+
+def _partitioned(relation: Relation, depth: int) -> list[OperatorPlan]:
+    """The operators of a stage that computes touched partitions again, down to its window."""
+    if not isinstance(relation, Window):
+        line = OperatorPlan(depth, _describe(relation), "of the rows of touched partitions")
+        return [line, *_partitioned(relation.children[0], depth + 1)]
+    keys = ", ".join(relation.partition) or "all rows"
+    lines = [OperatorPlan(depth, f"window by {keys}", "touched partitions computed again")]
+    lines += [OperatorPlan(depth + 1, i.expression.sql(dialect="spark"), "") for i in relation.calls]
+    return lines + _tree(relation.input, depth + 1)
 
 
 def _tree(relation: Relation, depth: int) -> list[OperatorPlan]:
@@ -85,4 +101,6 @@ def _describe(relation: Relation) -> str:
             return f"rows {word} a partner on {relation.condition.sql(dialect='spark')}"
         case Aggregate():
             return "aggregate"
+        case Repeat():
+            return f"rows repeated {relation.count.sql(dialect='spark')} times"
     return type(relation).__name__.lower()

@@ -69,12 +69,12 @@ def place_of(node: exp.Expr) -> dict[str, int]:
 
 
 def position_of_words(words: str, sql: str) -> Position | None:
-    """Where keywords first stand in the text, outside of strings and comments; None if `words` are not in capitals.
+    """Where keywords first stand in the text, outside of strings and comments; None if they are not in capitals.
 
     >>> str(position_of_words("GROUP BY", "SELECT 'GROUP BY' FROM t\\nGROUP BY a"))
     'line 2, column 1'
     """
-    if words != words.upper():
+    if not words or words != words.upper():
         return None
     starts = {token.start for token in sqlglot.tokenize(sql, read="spark")}
     for found in re.finditer(r"\s+".join(map(re.escape, words.split())), sql, re.IGNORECASE):

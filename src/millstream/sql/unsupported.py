@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError
@@ -11,14 +13,24 @@ RECOMPUTE = "REFRESH MODE FULL (or AUTO) accepts the query and recomputes it at 
 
 
 def unsupported(what: str, node: exp.Expr, sql: str, hint: str | None = None) -> MillstreamError:
-    """An UNSUPPORTED_SQL error for a construct; if `what` are keywords of the text, it points at them."""
+    """An UNSUPPORTED_SQL error for a construct; if `what` starts with keywords of the text, it points at them."""
     return MillstreamError(
         Code.UNSUPPORTED_SQL,
         f"{what} cannot be maintained incrementally",
-        position=position_of_words(what, sql) or position_of(node),
+        position=position_of_words(_keywords(what), sql) or position_of(node),
         sql=sql,
         hint=f"{hint}; {RECOMPUTE}" if hint else RECOMPUTE,
     )
+
+
+def _keywords(what: str) -> str:
+    """The words in capitals a description starts with.
+
+    >>> _keywords("LIMIT without ORDER BY"), _keywords("a subquery")
+    ('LIMIT', '')
+    """
+    found = re.match(r"[A-Z_]+(?: [A-Z_]+)*(?= |$)", what)
+    return found.group() if found else ""
 
 
 def invalid(what: str, node: exp.Expr, sql: str, hint: str | None = None) -> MillstreamError:

@@ -19,13 +19,16 @@ from millstream.ops import (
     OuterJoin,
     Project,
     Relation,
+    Repeat,
     SemiJoin,
     Table,
+    Window,
     walk,
 )
 from millstream.sql.sources import Analyzer
 from millstream.sql.typing import empty
 from millstream.sql.unsupported import volatile
+from millstream.sql.window_calls import scalar_parts
 
 # Spark counts these as deterministic, since they are fixed within one query.
 CURRENT_TIME = (
@@ -125,6 +128,12 @@ def _expressions(node: Relation) -> Iterator[exp.Expr]:
             yield node.condition
         case Aggregate():
             yield from (i.expression for i in node.keys)
+        case Window():
+            for item in node.calls:
+                assert isinstance(item.expression, exp.Window)
+                yield from scalar_parts(item.expression)
+        case Repeat():
+            yield node.count
 
 
 def _name(node: exp.Expr) -> str:

@@ -25,7 +25,7 @@ from millstream.ops.expressions import cast, col
 from millstream.ops.render import to_sql
 from millstream.results import RefreshMode
 from millstream.sql.lower import lower
-from millstream.sql.parse import parse_query, position_of
+from millstream.sql.parse import parse_query, position_of, print_query
 from millstream.sql.rewrites import rewrite
 from millstream.sql.sources import Source, Sources, View
 from millstream.sql.text import TableReference, exchange_tables, table_references, uses_current_time, words
@@ -161,7 +161,7 @@ def _prints_faithfully(query: str, columns: int, analyzer: SparkAnalyzer, over_e
 
     The parser alters a few meanings silently, e.g. of adjacent string literals.
     """
-    printed = to_sql(parse_query(query))
+    printed = print_query(parse_query(query))
     if analyzer.plan_alike(over_empty(query), over_empty(printed), columns):
         return True
     # Perhaps only the name of a function was altered. Empty tables would be optimised away, the real ones take longer.

@@ -12,6 +12,10 @@ from millstream.ops.relations import referenced
 def conjuncts(predicate: exp.Expr) -> list[exp.Expr]:
     """The parts that all have to be true."""
     predicate = predicate.unnest()
+    if isinstance(predicate, exp.Not) and isinstance(predicate.this.unnest(), exp.Or) and predicate.find(exp.Query):
+        # as Spark does, since NOT IN is more than the negation of IN
+        either = predicate.this.unnest()
+        return [p for side in (either.left, either.right) for p in conjuncts(exp.Not(this=exp.paren(side.copy())))]
     if isinstance(predicate, exp.And):
         return [*conjuncts(predicate.left), *conjuncts(predicate.right)]
     return [predicate]

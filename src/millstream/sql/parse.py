@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
+from sqlglot.generators.spark import SparkGenerator
 
 from millstream.errors import Code, MillstreamError, Position
 
 
 class _Spark4(Spark):
-    """Since Spark 4 a doubled quote in a string is a quote; before, it ended one string and began the next."""
+    """Spark as it is since version 4.
+
+    A doubled quote in a string is a quote; before, it ended one string and began the next. QUALIFY is part of the
+    language, and needs no rewriting.
+    """
 
     class Tokenizer(Spark.Tokenizer):
         STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, "'"]
+
+    class Generator(SparkGenerator):
+        TRANSFORMS: ClassVar[dict[Any, Any]] = {k: v for k, v in SparkGenerator.TRANSFORMS.items() if k != exp.Select}
 
 
 _DIALECTS = {"spark": _Spark4}
@@ -49,6 +57,11 @@ def parse_query(text: str, dialect: str = "spark") -> exp.Query:
             hint="write SELECT ... or WITH ...",
         )
     return trees[0]
+
+
+def print_query(query: exp.Query) -> str:
+    """A query of Spark's as text again."""
+    return query.sql(dialect=_Spark4, comments=False)
 
 
 def position_of(node: exp.Expr) -> Position | None:

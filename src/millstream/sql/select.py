@@ -176,7 +176,7 @@ class Select:
                 self._star(item, self.scope.columns)
             elif isinstance(item, exp.Column) and isinstance(item.this, exp.Star):
                 self._star(item.this, self._columns_of(item))
-            elif (call := generator_of(item.unalias())) is not None:
+            elif (call := generator_of(item.this if isinstance(item, exp.Aliases) else item.unalias())) is not None:
                 self._generator(item, call)
             else:
                 bound = self._bound(item.unalias())

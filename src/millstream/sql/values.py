@@ -2,8 +2,8 @@
 
 Each is taken out of its expression, which keeps a placeholder, and later joined to the rows the expression is computed
 for. A scalar subquery gives one row for each combination of the values that tie it to the rows, or fails as SQL wants
-it to. EXISTS asks whether such a combination is there. IN knows a third answer: NULL, where nothing is equal but
-something is NULL.
+it to. EXISTS asks whether such a combination is there. IN and NOT IN as values are never NULL in Spark, unlike in SQL:
+IN is false where nothing is equal; NOT IN is true only where nothing is equal or NULL, which is compared with NULL.
 """
 
 from __future__ import annotations
@@ -101,8 +101,7 @@ class Values:
         for name in placeholders_in(expressions):
             one = _Attaching(self, relation, scope, self.pending[name])
             is_needed = any(_is_false_without(c, name) for c in conditions)
-            is_test = any(_is_true_only_with(c, name) for c in conditions)
-            relation, found[name] = one.value(is_needed=is_needed, is_test=is_test)
+            relation, found[name] = one.value(is_needed=is_needed)
         return relation, found
 
 
@@ -119,18 +118,19 @@ class _Attaching:
     def context(self) -> Context:
         return self.values.context
 
-    def value(self, *, is_needed: bool, is_test: bool) -> tuple[Relation, exp.Expr]:
+    def value(self, *, is_needed: bool) -> tuple[Relation, exp.Expr]:
         """The joined rows, and the value over their columns.
 
         Args:
             is_needed: rows for which it is NULL will be dropped.
-            is_test: rows for which it is not true will be dropped, if nothing else keeps them.
         """
         match self.node:
             case exp.Exists():
                 return self._exists()
             case exp.In():
-                return self._in(is_test)
+                return self._in(self.node, is_negated=False)
+            case exp.Not():
+                return self._in(self.node.this.unnest(), is_negated=True)
         return self._scalar(is_needed)
 
     def _lowered(self, query: exp.Expr) -> Lowered:
@@ -193,27 +193,27 @@ class _Attaching:
         right, marker = self._marked(Aggregate(found.relation, keep(found.keys), ()))
         return OuterJoin("left", self.relation, right, all_of(found.conditions)), is_not_null(marker)
 
-    def _in(self, is_test: bool) -> tuple[Relation, exp.Expr]:
-        left = self.node.this.unnest()
+    def _in(self, node: exp.Expr, *, is_negated: bool) -> tuple[Relation, exp.Expr]:
+        left = node.this.unnest()
         operands = left.expressions if isinstance(left, exp.Tuple) else [left]
-        found = self._lowered(self.node.args["query"])
+        found = self._lowered(node.args["query"])
         bound = [self._operand(o) for o in operands]
-        require_comparable(self.context, self.relation, bound, found, self.node)
-        if len(operands) > 1 and not is_test:
-            hint = "make it a condition of its own, or write EXISTS"
-            raise unsupported("IN of several columns inside an expression", self.node, self.context.sql, hint)
+        require_comparable(self.context, self.relation, bound, found, node)
+        if len(operands) > 1 and is_negated:
+            hint = "make it a condition of its own, or write NOT EXISTS"
+            raise unsupported("NOT IN of several columns inside an expression", node, self.context.sql, hint)
         columns = tuple(dict.fromkeys((*found.outputs, *found.keys)))
         distinct, marker = self._marked(Aggregate(found.relation, keep(columns), ()))
         equal = [compare(exp.EQ, x, col(c.name)) for x, c in zip(bound, found.outputs, strict=True)]
         joined = OuterJoin("left", self.relation, distinct, all_of([*found.conditions, *equal]))
-        if is_test:
+        if not is_negated:
             return joined, is_not_null(marker)
-        return self._or_null(joined, found, bound[0], is_not_null(marker))
+        return self._not_in(joined, found, bound[0], is_not_null(marker))
 
-    def _or_null(
+    def _not_in(
         self, joined: Relation, found: Lowered, operand: exp.Expr, is_equal: exp.Expr
     ) -> tuple[Relation, exp.Expr]:
-        """TRUE if a value is equal; else FALSE if there is none at all, NULL if one is NULL or the operand is."""
+        """Nothing is equal; and nothing is NULL, nor the operand, unless there is nothing at all."""
         # the same subquery once more under names of its own: it stands beside the one that was searched
         renamed = _renamed(found, self.context)
         counted, (rows, present) = self._counted(renamed, col(renamed.outputs[0].name))
@@ -223,9 +223,8 @@ class _Attaching:
             joined = inner_join(joined, counted, [])
         is_empty = compare(exp.EQ, coalesce(rows, ZERO), ZERO)
         has_null = any_of([is_null(operand), compare(exp.LT, present, rows)])
-        value = cases((is_equal, exp.true()), (is_empty, exp.false()), (has_null, cast(exp.Null(), "boolean")))
-        value.set("default", exp.false())
-        return joined, value
+        branches = ((is_empty, exp.true()), (is_equal, exp.false()), (has_null, exp.false()))
+        return joined, cases(*branches, otherwise=exp.true())
 
     def _operand(self, operand: exp.Expr) -> exp.Expr:
         refuse_in_expression(operand, self.context)
@@ -266,6 +265,8 @@ def _is_value(node: exp.Expr) -> bool:
         return isinstance(node.this, exp.Query)
     if isinstance(node, exp.In):
         return isinstance(node.args.get("query"), exp.Query)
+    if isinstance(node, exp.Not) and isinstance(node.this.unnest(), exp.In):
+        return _is_value(node.this.unnest())
     return isinstance(node, exp.Subquery | exp.Query)
 
 
@@ -288,10 +289,3 @@ def _is_false_without(condition: exp.Expr, name: str) -> bool:
     if not isinstance(top, (*_COMPARISONS, exp.Between)):
         return False
     return any(all(isinstance(n, _STRICT) for n in path[1:]) for path in _path_to(top, name))
-
-
-def _is_true_only_with(condition: exp.Expr, name: str) -> bool:
-    """Whether NULL and FALSE in a place make no difference: nothing but AND and OR is above it."""
-    paths = list(_path_to(condition, name))
-    own = isinstance(condition, exp.Placeholder) and condition.name == name
-    return own or (bool(paths) and all(all(isinstance(n, exp.And | exp.Or | exp.Paren) for n in p) for p in paths))

@@ -77,6 +77,10 @@ class _Builder:
                 self._cte,
                 self._twice,
                 self._membership,
+                self._value,
+                self._window,
+                self._first_rows,
+                self._lateral,
             ]
         )
         return make(operators - 1)
@@ -181,6 +185,74 @@ class _Builder:
             text += f" AND {self._scalars.predicate(outer.columns)}"
         return self._select(text, outer.columns, outer.rows)
 
+    def _value(self, operators: int) -> From:
+        """A subquery as a value: of a column, of a condition, under OR."""
+        outer, inner = (self._aliased(self._relation(operators // 2)) for _ in range(2))
+        correlated = self._scalars.condition(outer.columns, inner.columns)
+        exact = [c for c in inner.columns if c.kind in {"int", "big"}]
+        if not exact or self._chance(3):
+            test = f"EXISTS (SELECT 1 FROM {inner.text} WHERE {correlated})"
+            if self._chance(2):
+                return self._select(outer.text, [*outer.columns, Col(test, "bool")], outer.rows)
+            text = f"{outer.text} WHERE {test} OR {self._scalars.predicate(outer.columns)}"
+            return self._select(text, outer.columns, outer.rows)
+        column = self._pick(exact)
+        function = self._pick(["MAX", "MIN", "COUNT"])
+        where = "" if self._chance(3) else f" WHERE {correlated}"
+        value = f"(SELECT {function}({column.text}) FROM {inner.text}{where})"
+        kind = "big" if function == "COUNT" else column.kind
+        if self._chance(2):
+            return self._select(outer.text, [*outer.columns, Col(value, kind)], outer.rows)
+        compared = self._scalars.of_kind("int", outer.columns)
+        text = f"{outer.text} WHERE {compared} {self._pick(['<', '>=', '='])} {value}"
+        return self._select(text, outer.columns, outer.rows)
+
+    def _window(self, operators: int) -> From:
+        """Window functions whose ORDER BY leaves nothing open, so that the text is an oracle."""
+        source = self._aliased(self._exact(self._relation(operators)))
+        exact = source.columns
+        numbers = [c for c in exact if c.kind in {"int", "big"}] or [Col("1", "int")]
+        calls: list[Col] = []
+        for _ in range(self._choices.number(1, 2)):
+            partition = ", ".join(c.text for c in self._some(exact, 2)) if self._chance(2) else self._pick(exact).text
+            order = ", ".join(f"{c.text}{self._pick(['', ' DESC'])}" for c in source.columns)
+            column = self._pick(numbers)
+            of_peers = [("RANK()", "int"), (f"COUNT({column.text})", "big"), (f"MAX({column.text})", column.kind)]
+            # a second call that tells equal rows apart could pair them with the first one's values in any way
+            of_rows = [] if calls else [("ROW_NUMBER()", "int"), (f"LAG({column.text})", column.kind)]
+            call, kind = self._pick([*of_rows, *of_peers])
+            over = "" if self._chance(5) else f"PARTITION BY {partition} "
+            calls.append(Col(f"{call} OVER ({over}ORDER BY {order})", kind))
+        if self._chance(3):
+            text = f"{source.text} QUALIFY {calls[0].text} {self._pick(['= 1', '<= 2', 'IS NULL'])}"
+            return self._select(text, source.columns, source.rows)
+        return self._select(source.text, [*source.columns, *calls], source.rows)
+
+    def _first_rows(self, operators: int) -> From:
+        source = self._aliased(self._exact(self._relation(operators)))
+        order = ", ".join(f"{c.text}{self._pick(['', ' DESC'])}" for c in source.columns)
+        limit = f" LIMIT {self._choices.number(1, 4)}" + (" OFFSET 1" if self._chance(3) else "")
+        return self._select(f"{source.text} ORDER BY {order}{limit}", source.columns, 4)
+
+    def _lateral(self, operators: int) -> From:
+        outer, inner = (self._aliased(self._exact(self._relation(operators // 2))) for _ in range(2))
+        if _is_too_large([outer, inner]):
+            return self._plain(outer)
+        where = f"{inner.text} WHERE {self._scalars.condition(outer.columns, inner.columns)}"
+        alias = self._fresh("q")
+        if self._chance(3):
+            names = [Col(self._fresh("c"), "big")]
+            body = f"SELECT COUNT(*) AS {names[0].text} FROM {where}"
+        else:
+            names = [Col(self._fresh("c"), c.kind) for c in inner.columns]
+            items = ", ".join(f"{c.text} AS {n.text}" for c, n in zip(inner.columns, names, strict=True))
+            body = f"SELECT {items} FROM {where}"
+            if self._chance(2):
+                body += f" ORDER BY {', '.join(c.text for c in inner.columns)} LIMIT {self._choices.number(1, 2)}"
+        join = self._pick([f"CROSS JOIN LATERAL ({body}) AS {alias}", f"LEFT JOIN LATERAL ({body}) AS {alias} ON TRUE"])
+        added = [Col(f"{alias}.{n.text}", n.kind) for n in names]
+        return self._select(f"{outer.text} {join}", [*self._some(outer.columns, 3), *added], _product([outer, inner]))
+
     def _union(self, operators: int) -> From:
         kinds = self._pick([("int",), ("int", "str"), ("int", "big"), ("str", "dec", "int")])
         left, right = (self._aliased(self._relation(operators // 2)) for _ in range(2))
@@ -190,7 +262,7 @@ class _Builder:
     def _united(self, left: From, right: From, first: Sequence[Col], second: Sequence[str]) -> From:
         names = tuple(Col(self._fresh("c"), c.kind) for c in first)
         items = ", ".join(f"{c.text} AS {n.text}" for c, n in zip(first, names, strict=True))
-        words = ["UNION ALL", "UNION", "INTERSECT", "EXCEPT"]
+        words = ["UNION ALL", "UNION", "INTERSECT", "EXCEPT", "INTERSECT ALL", "EXCEPT ALL"]
         word = self._pick(words) if all(c.kind != "dbl" for c in first) else "UNION ALL"
         text = f"SELECT {items} FROM {left.text} {word} SELECT {', '.join(second)} FROM {right.text}"
         return From(f"({text})", names, left.rows + right.rows)
@@ -213,6 +285,14 @@ class _Builder:
         return self._select(text, self._some((*left.columns, *right.columns), 4), _product([left, right]))
 
     # Pieces
+
+    def _exact(self, source: From) -> From:
+        """Without columns of floating-point numbers, whose order depends on how they were computed."""
+        if all(c.kind != "dbl" for c in source.columns):
+            return source
+        aliased = self._aliased(source)
+        exact = [c for c in aliased.columns if c.kind != "dbl"] or [Col("1 + 0", "int")]
+        return self._select(aliased.text, exact, source.rows)
 
     def _fresh(self, prefix: str) -> str:
         self._number += 1

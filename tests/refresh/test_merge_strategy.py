@@ -25,6 +25,9 @@ def test_a_delta_is_applied_by_the_chosen_strategy(spark: SparkSession, tmp_path
         ms.sql("CREATE TABLE t (k STRING, v INT)")
         ms.sql("INSERT INTO t VALUES ('a', 1), ('b', 2), (NULL, 3)")
         ms.create_stream_table("totals", "SELECT k, SUM(v) AS total FROM t GROUP BY k", refresh_mode="DIFFERENTIAL")
+        ms.create_stream_table(
+            "ranked", "SELECT k, v, RANK() OVER (PARTITION BY k ORDER BY v) AS r FROM t", refresh_mode="DIFFERENTIAL"
+        )
         ms.sql("INSERT INTO t VALUES ('a', 10), (NULL, 4), ('c', 5)")
         ms.sql("DELETE FROM t WHERE k = 'b'")
         result = ms.refresh_stream_table("totals")
@@ -36,6 +39,9 @@ def test_a_delta_is_applied_by_the_chosen_strategy(spark: SparkSession, tmp_path
         )
         assert sorted(map(tuple, ms.table("totals").collect()), key=str) == [("a", 11), ("c", 5), (None, 7)]
         assert ms.verify("totals").ok
+        ms.sql("INSERT INTO t VALUES ('a', 0), ('a', 10)")
+        assert ms.refresh_stream_table("ranked").action == "DIFFERENTIAL"
+        assert ms.verify("ranked").ok
         assert _last_engine(tmp_path).startswith("Apache-Spark") == (strategy == "merge")
 
 

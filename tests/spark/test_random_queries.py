@@ -73,6 +73,7 @@ def change(lake: Lake, batch: Mapping[str, list[tuple[tuple[Any, ...], int]]]) -
         write(lake, name, rows)
 
 
+@pytest.mark.filterwarnings("ignore:.* has no fixed result")
 @pytest.mark.parametrize(
     "number", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
 )

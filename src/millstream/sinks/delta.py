@@ -39,7 +39,8 @@ def change_set(layout: Layout, results: Mapping[str, Rows], expected_version: in
         MillstreamError: REFRESH_FAILED if the stored table lacks rows the delta takes away.
     """
     removed, added, counts = _MAKERS[layout.kind](layout, results)
-    return ChangeSet(removed, added, expected_version, layout.key), counts
+    key = layout.key if layout.kind is Kind.KEYED else ()  # rows of a partition share its columns
+    return ChangeSet(removed, added, expected_version, key), counts
 
 
 def _keyed(layout: Layout, results: Mapping[str, Rows]) -> tuple[Rows, Rows, Counts]:

@@ -33,6 +33,10 @@ class Settings:
     """Refuse DDL that changes columns a stream table reads, instead of reinitialising it."""
     enable_change_data_feed: bool = True
     """Switch the change data feed on where a source lacks it."""
+    max_recursion: int = field(default=1_000, metadata={"range": (1, 1_000_000)})
+    """Rounds after which a WITH RECURSIVE that has not ended fails the refresh."""
+    max_recursion_rows: int = field(default=10_000_000, metadata={"range": (1, 10_000_000_000)})
+    """Rows found in them after which a WITH RECURSIVE that has not ended fails the refresh."""
     verify_relative_tolerance: float = field(default=1e-9, metadata={"range": (0.0, 1.0)})
     """How far two doubles may differ, relative to the larger, and still be equal to `verify`."""
 

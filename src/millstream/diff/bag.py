@@ -78,7 +78,7 @@ class BagStage:
             return ()
         net = consolidate(change)
         marked = Project(net, add_columns(net, [Item(cast(compare(exp.LT, weight(), ZERO), "boolean"), MORE)]))
-        return share([Step(NET, marked), Step(REMOVED, self._removed(), only_if=NET, looks_up=NET)])
+        return share([Step(NET, marked), Step(REMOVED, self.removed(), only_if=NET, looks_up=NET)])
 
     def additions(self, changed: frozenset[str]) -> Step:
         """The delta itself, for a refresh that can only add rows."""
@@ -88,7 +88,7 @@ class BagStage:
             self._additions[changed] = Step(NET, consolidate(change) if _subtracts(self.body, changed) else change)
         return self._additions[changed]
 
-    def _removed(self) -> Relation:
+    def removed(self) -> Relation:
         """The places of as many equal stored rows as the net weight takes away."""
         names = [c.name for c in self.body.columns]
         going = Filter(Table(NET, (*self.body.columns, WEIGHT_COLUMN, MORE)), col(MORE.name))

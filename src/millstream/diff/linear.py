@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from millstream.diff.base import Difference, delta_table, rule
 from millstream.diff.zset import plus
-from millstream.ops import Column, Filter, Item, Project, Relation, Repeat, Scan, UnionAll
+from millstream.ops import Column, Filter, Item, OneRow, Project, Relation, Repeat, Scan, UnionAll
 from millstream.ops.expressions import col, keep
 from millstream.ops.relations import WEIGHT_COLUMN
 
@@ -23,6 +23,12 @@ def scan(difference: Difference, relation: Relation) -> Relation | None:
     """The scan's change feed."""
     assert isinstance(relation, Scan)
     return delta_table(relation) if relation.source in difference.changed else None
+
+
+@rule(OneRow, "a constant")
+def one_row(difference: Difference, relation: Relation) -> Relation | None:
+    """It never changes."""
+    return None
 
 
 @rule(Filter, "filter of the delta")

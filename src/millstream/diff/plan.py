@@ -11,6 +11,9 @@ operators, and the one the user sees. A stage's steps are relations over named t
 The step `TOUCHED` gives the change of each touched group, or the touched partitions. The steps `CHANGES` and
 `RECOMPUTED` give stored rows to replace: new values, old values (`OLD` behind the name), the old row's place. The step
 `NET` gives the net change of a bag, `REMOVED` the places of rows to take away; of partitions `NET` gives both.
+
+A stage of a recursion also reads `stored`, its own rows without their places, and has steps that are repeated until
+they find nothing more (`Fixpoint`).
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from millstream.ops.relations import WEIGHT_COLUMN
 from millstream.ops.render import to_sql
 
 STATE = "state"
+STORED = "stored"
+FRONTIER = "frontier"
 TOUCHED = "touched"
 CHANGES = "changes"
 RECOMPUTED = "recomputed"
@@ -73,6 +78,39 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Fixpoint:
+    """A query repeated over its own result.
+
+    The rows of `seed` are the first `FRONTIER`, and each further one is what `body` makes of the one before. The
+    result, under the name of the step, are the rows of all of them. The body may read those found so far by that name.
+
+    Args:
+        only_if: it runs only when that step has a row with `MORE` set; `unless`: only when it has none.
+    """
+
+    name: str
+    seed: Step
+    body: Step
+    only_if: str | None = None
+    unless: str | None = None
+    strategy: str = ""
+    """What `explain` and the history of refreshes call it."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the result."""
+        return self.body.relation.schema
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The names of what it reads, but for its own results."""
+        return (self.seed.tables | self.body.tables) - {FRONTIER, self.name}
+
+
+AnyStep = Step | Fixpoint
+
+
+@dataclass(frozen=True)
 class Layout:
     """The stored table of a stage."""
 
@@ -92,6 +130,7 @@ class Layout:
 
 __all__ = [
     "CHANGES",
+    "FRONTIER",
     "MORE",
     "NET",
     "PLACE",
@@ -100,8 +139,11 @@ __all__ = [
     "SHOWN",
     "STATE",
     "STORE",
+    "STORED",
     "TOUCHED",
     "WEIGHT_COLUMN",
+    "AnyStep",
+    "Fixpoint",
     "Kind",
     "Layout",
     "Step",

@@ -1,4 +1,4 @@
-"""Splitting a query into stages, so that every aggregation and every window has a stored table of its own.
+"""Splitting a query into stages, so that every aggregation, window and recursion has a stored table of its own.
 
 One at the top, with the filters and projections on it, is the stage the user sees. One further down becomes a hidden
 stage, which the stages above read like a table: each level then costs what changed in it.
@@ -16,11 +16,12 @@ from millstream import naming
 from millstream.diff.bag import BagStage
 from millstream.diff.keyed import KeyedStage
 from millstream.diff.partition import PartitionStage
-from millstream.ops import Aggregate, Filter, Item, Project, Relation, Scan, UnionAll, Window, walk
+from millstream.diff.recursive import RecursiveStage
+from millstream.ops import Aggregate, Filter, Item, Project, Recursion, Relation, Scan, UnionAll, Window, walk
 from millstream.ops.expressions import all_of, col, keep, substitute
 from millstream.ops.walk import with_children
 
-AnyStage = BagStage | KeyedStage | PartitionStage
+AnyStage = BagStage | KeyedStage | PartitionStage | RecursiveStage
 PUBLIC = "result"
 
 
@@ -43,6 +44,8 @@ def split(relation: Relation) -> tuple[NamedStage, ...]:
         stage = KeyedStage(dataclasses.replace(aggregate, input=hidden.below(aggregate.input)), having, items)
     elif _window_of(relation) is not None:
         stage = hidden.partitioned(relation)
+    elif (found := _peel_recursion(relation)) is not None:
+        stage = hidden.recursive(*found)
     else:
         stage = BagStage(hidden.below(relation))
     return (*hidden.stages.values(), _named(PUBLIC, stage))
@@ -65,6 +68,21 @@ def _peel(relation: Relation) -> tuple[Aggregate | None, exp.Expr | None, tuple[
     return relation, all_of(conditions) if conditions else None, items
 
 
+def _peel_recursion(relation: Relation) -> tuple[Recursion, tuple[str, ...]] | None:
+    """The recursion under projections that only order its columns, and the order.
+
+    Where some are left out, rows that the user cannot tell apart would be seen to come and go.
+    """
+    picked = [c.name for c in relation.schema]
+    while isinstance(relation, Project) and all(isinstance(i.expression, exp.Column) for i in relation.items):
+        below = {i.column.name: i.expression.name for i in relation.items}
+        picked = [below[name] for name in picked]
+        relation = relation.input
+    if not isinstance(relation, Recursion) or {c.name for c in relation.columns} != set(picked):
+        return None
+    return relation, tuple(picked)
+
+
 def _window_of(relation: Relation) -> Window | None:
     """The Window under the filters and projections at the top."""
     while isinstance(relation, Filter | Project):
@@ -79,7 +97,7 @@ class _Hidden:
     stages: dict[Relation, NamedStage]
 
     def below(self, relation: Relation) -> Relation:
-        """The relation with its aggregations and windows replaced by scans of hidden stages."""
+        """The relation with its aggregations, windows and recursions replaced by scans of hidden stages."""
         done: dict[Relation, Relation] = {}
 
         def visit(node: Relation) -> Relation:
@@ -88,6 +106,8 @@ class _Hidden:
                     done[node] = self._aggregated(dataclasses.replace(node, input=visit(node.input)))
                 elif _window_of(node) is not None:
                     done[node] = self._scan(node, lambda: self.partitioned(node))
+                elif isinstance(node, Recursion):
+                    done[node] = self._scan(node, lambda: self.recursive(node, tuple(c.name for c in node.columns)))
                 else:
                     done[node] = with_children(node, tuple(visit(child) for child in node.children))
             return done[node]
@@ -98,6 +118,11 @@ class _Hidden:
         """The stage of a window and what stands on it."""
         outputs = tuple(c.name for c in relation.columns)
         return PartitionStage(self._keeping_partition(relation), outputs)
+
+    def recursive(self, node: Recursion, outputs: tuple[str, ...]) -> RecursiveStage:
+        """The stage of a recursion."""
+        base, step = self.below(node.base), self.below(node.step)
+        return RecursiveStage(dataclasses.replace(node, base=base, step=step), outputs)
 
     def _keeping_partition(self, node: Relation) -> Relation:
         """The same rows, with the columns of the partition beside the others, over an input that is cheap to read."""
@@ -135,5 +160,7 @@ def _is_cheap(relation: Relation) -> bool:
 
 
 def _named(name: str, stage: AnyStage) -> NamedStage:
-    body = stage.body
-    return NamedStage(name, stage, tuple(dict.fromkeys(n.source for n in walk(body) if isinstance(n, Scan))))
+    read = dict.fromkeys(n.source for n in walk(stage.body) if isinstance(n, Scan))
+    if isinstance(stage, RecursiveStage):
+        read.pop(stage.body.reference)
+    return NamedStage(name, stage, tuple(read))

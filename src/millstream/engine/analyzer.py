@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from sqlglot import exp
 
@@ -49,6 +50,14 @@ class SparkAnalyzer:
             schema = self._spark.sql(text).schema
         except (AnalysisException, ParseException) as e:
             raise explained(e, text) from e
+        except Py4JJavaError as e:
+            # Spark 4.2 itself breaks where the step of a recursion has wider types than its base
+            raise MillstreamError(
+                Code.QUERY_INVALID,
+                f"Spark cannot analyse the query: {first_line(e)}",
+                sql=text,
+                hint="in WITH RECURSIVE, cast the columns of base and step to the same types",
+            ) from e
         return tuple(Column(f.name, f.dataType.simpleString()) for f in schema.fields)
 
     def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expression]) -> bool:

@@ -41,6 +41,10 @@ _PLANNING = {
 }
 
 
+RECURSION_LIMITS = ("spark.sql.cteRecursionLevelLimit", "spark.sql.cteRecursionRowLimit")
+"""Spark's own limits of rounds and rows."""
+
+
 @dataclass
 class Worker:
     """A session whose temporary views and settings belong to one refresh at a time."""
@@ -115,6 +119,10 @@ class Workers:
         if worker is None or self._local.generation != self._generation:
             self._local.generation = self._generation
             session = new_worker_session(self._spark)
+            # a text with WITH RECURSIVE may go as far as our own recursions
+            limits = (self._settings.max_recursion, self._settings.max_recursion_rows)
+            for key, limit in zip(RECURSION_LIMITS, limits, strict=True):
+                session.conf.set(key, str(limit))
             worker = Worker(session, DeltaStore(session, self._settings), SparkAnalyzer(session))
             self._local.worker = worker
         return worker

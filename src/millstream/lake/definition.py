@@ -20,12 +20,14 @@ from millstream.diff.stages import PUBLIC, NamedStage, split
 from millstream.engine.analyzer import SparkAnalyzer
 from millstream.errors import Code, MillstreamError
 from millstream.naming import RESERVED_PREFIX, quote
-from millstream.ops import Column, Item, Project, Scan, render, walk
+from millstream.ops import Column, Item, Project, Scan, walk
 from millstream.ops.expressions import cast, col
 from millstream.ops.render import to_sql
+from millstream.ops.standalone import standalone
 from millstream.results import RefreshMode
 from millstream.sql.lower import lower
 from millstream.sql.parse import parse_query, position_of, print_query
+from millstream.sql.recursive_text import unrolled, with_union_all
 from millstream.sql.rewrites import rewrite
 from millstream.sql.sources import Source, Sources, View
 from millstream.sql.text import TableReference, exchange_tables, table_references, uses_current_time, words
@@ -130,7 +132,8 @@ def compile_query(
     names, tables, views = _read_by(query, sources)
     _refuse_opaque(functions)
     empty = {s.id: _empty(s) for s in tables.values()}
-    columns = analyzer.describe_text(_over(query, names, views, empty))
+    unrolled(query)  # whether it can be run at all
+    columns = analyzer.describe_text(with_union_all(_over(query, names, views, empty)))
     _check_columns(columns)
     stages: tuple[NamedStage, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -144,7 +147,7 @@ def compile_query(
             _refuse_volatile(functions)
             if is_faithful is None:
                 is_faithful = _prints_faithfully(
-                    query, len(columns), analyzer, lambda text: _over(text, names, views, empty)
+                    with_union_all(query), len(columns), analyzer, lambda text: _over(text, names, views, empty)
                 )
             stages, notices, closed_text = _maintained(
                 query, columns, _Known(names, tables, views), analyzer, is_faithful
@@ -189,7 +192,7 @@ def _maintained(
         relation = Project(relation, items)
     stages = split(relation)
     assert stages[-1].name == PUBLIC
-    return stages, lowered.notices, to_sql(render(relation), hints=False) if lowered.open_results else None
+    return stages, lowered.notices, to_sql(standalone(relation), hints=False) if lowered.open_results else None
 
 
 def _check_columns(columns: Sequence[Column]) -> None:

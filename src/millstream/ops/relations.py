@@ -321,3 +321,37 @@ class Aggregate(Relation):
     @cached_property
     def schema(self) -> tuple[Column, ...]:
         return tuple(item.column for item in (*self.keys, *self.calls))
+
+
+@dataclass(frozen=True, eq=False)
+class OneRow(Relation):
+    """A single row, of which only that it is there matters: what a SELECT without FROM reads."""
+
+    @property
+    def schema(self) -> tuple[Column, ...]:
+        return (Column(f"{naming.RESERVED_PREFIX}one", "int"),)
+
+
+@dataclass(frozen=True, eq=False)
+class Recursion(Relation):
+    """The rows of `base`, and of `step` over them, over those that gives, and so on: `base UNION [ALL] step`.
+
+    The step reads the rows found last by a scan of the source `reference`, whose columns have the names of `output`.
+    It is linear in them: what it makes of some rows it makes of each of them alone. With `distinct` (UNION) a row
+    counts once, and the recursion ends when it finds no row it has not found before.
+    """
+
+    base: Relation
+    step: Relation
+    reference: str
+    output: tuple[Column, ...]
+    distinct: bool
+
+    def __post_init__(self) -> None:
+        _unique(self.output)
+        if {len(self.base.columns), len(self.step.columns)} != {len(self.output)}:
+            raise ValueError("the branches of a recursion differ in their number of columns")
+
+    @property
+    def schema(self) -> tuple[Column, ...]:
+        return self.output

@@ -25,6 +25,7 @@ from millstream.ops.relations import (
     Filter,
     InnerJoin,
     Item,
+    OneRow,
     OuterJoin,
     Project,
     Relation,
@@ -129,6 +130,10 @@ def _source(relation: Relation, alias: str) -> tuple[exp.Expr, _Names]:
         case Scan():
             named = zip(relation.output, relation.origin, strict=True)
             return _table(relation.source, alias), {c.name: col(origin, alias) for c, origin in named}
+        case OneRow():
+            (column,) = relation.schema
+            row = exp.Select(expressions=[exp.alias_(exp.Literal.number(1), column.name, quoted=True)])
+            return exp.Subquery(this=row, alias=_alias(alias)), {column.name: col(column.name, alias)}
         case Project() if isinstance(relation.input, Table | Scan) and all(
             _is_trivial(item.expression) for item in relation.items
         ):

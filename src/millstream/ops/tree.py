@@ -15,8 +15,10 @@ from millstream.ops.relations import (
     Filter,
     InnerJoin,
     Item,
+    OneRow,
     OuterJoin,
     Project,
+    Recursion,
     Relation,
     Repeat,
     Scan,
@@ -56,6 +58,10 @@ def describe(relation: Relation) -> str:
             return f"scan {relation.source}: " + ", ".join(f"{c.name} = {origin}" for c, origin in names)
         case Table():
             return f"table {relation.name}"
+        case OneRow():
+            return "one row"
+        case Recursion():
+            return f"recursion {relation.reference}, {'union' if relation.distinct else 'union all'}"
         case Filter():
             return f"filter {_text(relation.predicate)}"
         case Project():

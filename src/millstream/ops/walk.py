@@ -15,6 +15,7 @@ from millstream.ops.relations import (
     InnerJoin,
     OuterJoin,
     Project,
+    Recursion,
     Relation,
     Repeat,
     SemiJoin,
@@ -48,6 +49,8 @@ def with_children(relation: Relation, children: tuple[Relation, ...]) -> Relatio
             return dataclasses.replace(relation, inputs=children)
         case OuterJoin() | SemiJoin() | AntiJoin():
             return dataclasses.replace(relation, left=children[0], right=children[1])
+        case Recursion():
+            return dataclasses.replace(relation, base=children[0], step=children[1])
     raise TypeError(f"{type(relation).__name__} has no children")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,30 @@ import pyarrow.compute as pc
 
 from millstream.diff.bag import BagStage
 from millstream.diff.base import delta_name, new_name
-from millstream.diff.plan import CHANGES, MORE, NET, RECOMPUTED, REMOVED, STATE, Kind, Layout, Step
+from millstream.diff.plan import (
+    CHANGES,
+    MORE,
+    NET,
+    RECOMPUTED,
+    REMOVED,
+    STATE,
+    STORED,
+    AnyStep,
+    Fixpoint,
+    Kind,
+    Layout,
+    Step,
+)
 from millstream.diff.stages import NamedStage
+from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.engine.storage import Commit, Rows, Txn
 from millstream.engine.worker import Scale, Worker
 from millstream.naming import quote
+from millstream.ops import Table
+from millstream.refresh.fixpoint import Loop
 from millstream.refresh.inputs import BoundInput
 from millstream.refresh.stored_rows import StoredRows, taken_away
+from millstream.settings import Settings
 from millstream.sinks.delta import Counts, change_set, repeated, repeated_frame
 
 if TYPE_CHECKING:
@@ -41,6 +58,8 @@ class Cost:
 
     rows_read: int = 0
     milliseconds: dict[str, float] = field(default_factory=dict)
+    strategies: list[str] = field(default_factory=list)
+    """How the changes of recursions were computed."""
 
     @contextmanager
     def timing(self, phase: str) -> Iterator[None]:
@@ -74,6 +93,7 @@ class StageRun:
     cost: Cost
     feed_rows: int = 0
     is_large: bool = False
+    settings: Settings = field(default_factory=Settings)
     sizes: dict[str, int] = field(default_factory=dict, init=False)
     """The number of rows of what the steps can read, about."""
     kept: list[DataFrame] = field(default_factory=list, init=False)
@@ -92,7 +112,7 @@ class StageRun:
         """Apply the change of the inputs."""
         at_once = self.layout.kind is not Kind.BAG and not self.is_large and self.stored.is_small
         steps = self.named.stage.steps(self.changed, at_once=at_once)
-        if at_once or any(STATE in s.tables and s.looks_up is None and s.only_if is None for s in steps):
+        if at_once or any(_reads_all_state(s) for s in steps):
             with self.cost.timing("read"):
                 self._bind(STATE, self.stored.all(), self._counted(self.stored.num_rows))
         try:
@@ -124,12 +144,35 @@ class StageRun:
 
     def load(self) -> Commit:
         """Compute the contents anew and replace the stored ones."""
-        step = Step(self.named.name, self.named.stage.load())
+        load = self.named.stage.load()
+        if isinstance(load, Fixpoint):
+            return self._load_recursion(load)
+        step = Step(self.named.name, load)
         with self.cost.timing("read"):
             self._bind_inputs(step.tables)
         self.worker.plan_for(Scale.LARGE)
         with self.cost.timing("compute"):
             frame = self.worker.spark.sql(step.text(hints=False))
+            return self.worker.store.replace(self.path, frame, self.txn, self.metadata)
+
+    def _load_recursion(self, load: Fixpoint) -> Commit:
+        """Run the loop from the whole base."""
+        with self.cost.timing("read"):
+            self._bind_inputs(load.tables)
+        if not self.is_large and sum(self.sizes.values()) > MAX_TINY_ROWS:
+            return replace(self, is_large=True)._load_recursion(load)
+        names = [c.name for c in self.layout.columns]
+        with self.cost.timing("compute"):
+            try:
+                rows = self._repeat(load, {})
+            except SPARK_ERRORS as error:
+                if self.is_large or not is_too_large(error):
+                    raise
+                return replace(self, is_large=True)._load_recursion(load)
+            if isinstance(rows, pa.Table):
+                frame = self.worker.frame(repeated(rows, names))
+            else:
+                frame = repeated_frame(rows, [quote(n) for n in names])
             return self.worker.store.replace(self.path, frame, self.txn, self.metadata)
 
     def _with(self, counts: Counts) -> dict[str, object]:
@@ -140,6 +183,10 @@ class StageRun:
     def _bind_inputs(self, wanted: frozenset[str]) -> None:
         """Make those inputs readable that are not yet."""
         store, wanted = self.worker.store, wanted - self.sizes.keys()
+        if STORED in wanted:
+            names = [c.name for c in self.layout.columns]
+            stored = store.read(self.path, self.version, names)
+            self._bind(STORED, stored, self._counted(self.stored.num_rows))
         for name in self.named.inputs:
             source = self.inputs[name]
             if new_name(name) in wanted:
@@ -163,20 +210,20 @@ class StageRun:
 
     # Steps
 
-    def _run(self, steps: Sequence[Step]) -> dict[str, Rows]:
+    def _run(self, steps: Sequence[AnyStep]) -> dict[str, Rows]:
         results: dict[str, Rows] = {}
         for position, step in enumerate(steps):
-            if step.only_if is not None and not _has_more(results[step.only_if]):
+            if not _applies(step, results):
                 continue
             with self.cost.timing("read"):
                 self._bind_inputs(step.tables)
             with self.cost.timing("compute"):
-                rows = results[step.name] = self._result(step, results)
+                rows = self._repeat(step, results) if isinstance(step, Fixpoint) else self._result(step, results)
+            results[step.name] = rows
             later = {name for s in steps[position + 1 :] for name in s.tables}
             ends_here = any(s.only_if == step.name for s in steps) and not _has_more(rows)
             if step.name in later and not (step.name in _RESULTS and ends_here):
-                frame = self.worker.frame(rows) if isinstance(rows, pa.Table) else rows
-                self._bind(step.name, frame, rows.num_rows if isinstance(rows, pa.Table) else 0)
+                self._bind_rows(step.name, rows)
         return {name: rows for name, rows in results.items() if name in _RESULTS}
 
     def _result(self, step: Step, results: Mapping[str, Rows]) -> Rows:
@@ -190,6 +237,27 @@ class StageRun:
             return _collect(frame)
         self.kept.append(frame.persist())
         return frame
+
+    def _repeat(self, step: Fixpoint, results: Mapping[str, Rows]) -> Rows:
+        """A step repeated over its own result; rows that an earlier step gave need no query to be the first."""
+        self.cost.strategies += [step.strategy] if step.strategy else []
+        seed = step.seed.relation
+        if isinstance(seed, Table) and seed.name in results:
+            first = results[seed.name]
+        else:
+            first = self._settled(step.seed)
+        names = [c.name for c in step.columns]
+        first = first.select(names) if isinstance(first, pa.Table) else first.select(*(quote(n) for n in names))
+        return Loop(step, self._settled, self._bind_rows, self.settings).from_(first)
+
+    def _settled(self, step: Step) -> Rows:
+        """A result that is computed once, however often it is read."""
+        frame = self._query(step)
+        return frame.localCheckpoint() if self.is_large else _collect(frame)
+
+    def _bind_rows(self, name: str, rows: Rows) -> None:
+        frame = self.worker.frame(rows) if isinstance(rows, pa.Table) else rows
+        self._bind(name, frame, rows.num_rows if isinstance(rows, pa.Table) else 0)
 
     def _look_up(self, wanted: Rows) -> pa.Table | None:
         """Make the wanted stored rows readable; for a bag, their places may be all there is to know."""
@@ -221,6 +289,17 @@ class StageRun:
 
 def _collect(frame: DataFrame) -> pa.Table:
     return frame.toArrow()
+
+
+def _reads_all_state(step: AnyStep) -> bool:
+    return isinstance(step, Step) and STATE in step.tables and step.looks_up is None and step.only_if is None
+
+
+def _applies(step: AnyStep, results: Mapping[str, Rows]) -> bool:
+    """Whether the step that its condition speaks of asks for it."""
+    if step.only_if is not None:
+        return _has_more(results[step.only_if])
+    return not (isinstance(step, Fixpoint) and step.unless is not None and _has_more(results[step.unless]))
 
 
 def _with_more(rows: Rows) -> Rows:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from millstream.diff.base import new_name
-from millstream.engine.worker import Scale, Worker
+from millstream.engine.worker import RECURSION_LIMITS, Scale, Worker
 from millstream.lake import Compiled
 from millstream.naming import quote
 from millstream.ops import Column
+from millstream.refresh.fixpoint import endless
 from millstream.refresh.inputs import BoundInput
+from millstream.sql.recursive_text import FRONTIER, TextLoop, unrolled
 from millstream.sql.sources import Source
 from millstream.sql.text import bind_current_time
 
@@ -35,7 +37,29 @@ def run_text(
     text = compiled.oracle_over({name: quote(new_name(name)) for name in compiled.sources})
     if compiled.follows_time:
         text = bind_current_time(text, int(data_timestamp.timestamp() * 1_000_000))
+    loops, text = unrolled(text)
+    for loop in loops:
+        worker.bind(loop.found, _repeated(worker, loop))
     return worker.spark.sql(text)
+
+
+def _repeated(worker: Worker, loop: TextLoop) -> DataFrame:
+    """All rows of a recursion with UNION, each once; its columns have the types of the base.
+
+    Raises:
+        MillstreamError: RECURSION_LIMIT.
+    """
+    found = frontier = worker.spark.sql(loop.base).distinct().localCheckpoint()
+    rounds, rows = (int(worker.spark.conf.get(key) or 0) for key in RECURSION_LIMITS)
+    for _ in range(rounds):
+        if frontier.isEmpty():
+            return found
+        worker.bind(FRONTIER, frontier)
+        step = worker.spark.sql(loop.step).toDF(*found.columns)
+        typed = step.select(*(f.col(quote(n)).cast(found.schema[n].dataType).alias(n) for n in found.columns))
+        frontier = typed.subtract(found).localCheckpoint()
+        found = found.unionAll(frontier).localCheckpoint()
+    raise endless(rounds, rows)
 
 
 def _contents(worker: Worker, wanted: Source, source: BoundInput) -> DataFrame:

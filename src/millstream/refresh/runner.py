@@ -24,6 +24,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.planner import Choice, Facts, InputFacts, Measured, choose
 from millstream.refresh.execute import Cost, Progress, StageRun, is_too_large
+from millstream.refresh.fixpoint import endless, has_no_end
 from millstream.refresh.full_text import run_text
 from millstream.refresh.inputs import BoundInput, bind_inputs
 from millstream.results import Action, InitiatedBy, RefreshMode, RefreshResult, RefreshStatus
@@ -222,8 +223,9 @@ class Runner:
         try:
             with self._worker.counting_jobs() as count:
                 versions, counts, choice = self._compute(plan, intent, cost)
+                choice = _with_strategies(choice, cost)
         except (MillstreamError, *SPARK_ERRORS, OSError) as cause:
-            error = _as_error(cause, plan.request.table)
+            error = _as_error(cause, plan.request.table, self._settings)
             self._catalog.fail_refresh(
                 intent,
                 error,
@@ -306,6 +308,7 @@ class Runner:
                     cost,
                     feed_rows=feed,
                     is_large=large,
+                    settings=self._settings,
                 )
                 append = plan.choice.action is Action.APPEND_ONLY and stage.is_public
                 try:
@@ -338,7 +341,18 @@ class Runner:
                         frame = frame.toDF(*(c.name for c in compiled.layouts[-1].columns))
                         after = self._worker.store.replace(stage.path, frame, txn, metadata).version
                 else:
-                    run = StageRun(self._worker, named, stage.path, 0, inputs, frozenset(), txn, metadata, cost)
+                    run = StageRun(
+                        self._worker,
+                        named,
+                        stage.path,
+                        0,
+                        inputs,
+                        frozenset(),
+                        txn,
+                        metadata,
+                        cost,
+                        settings=self._settings,
+                    )
                     after = run.load().version
             versions[stage.id] = after
             if named is not None:
@@ -446,6 +460,13 @@ class _Plan:
         return {"changed_rows": sum(f.changed_rows for f in self.facts), "source_rows": sum(rows.values())}
 
 
+def _with_strategies(choice: Choice, cost: Cost) -> Choice:
+    """The choice with how the changes of recursions were computed, if there were any."""
+    if choice.action is not Action.DIFFERENTIAL or not cost.strategies:
+        return choice
+    return replace(choice, reason=f"{choice.reason}; recursion by {', '.join(dict.fromkeys(cost.strategies))}")
+
+
 def _is_monotone(compiled: Compiled) -> bool:
     stages = compiled.stages
     return len(stages) == 1 and isinstance(stages[0].stage, BagStage) and stages[0].stage.is_monotone
@@ -477,9 +498,11 @@ def _since(started: float) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def _as_error(cause: Exception, table: StreamTable) -> MillstreamError:
+def _as_error(cause: Exception, table: StreamTable, settings: Settings) -> MillstreamError:
     if isinstance(cause, MillstreamError):
         return cause
+    if has_no_end(cause):
+        return endless(settings.max_recursion, settings.max_recursion_rows)
     if isinstance(cause, OSError):
         return MillstreamError(
             Code.LAKE_UNWRITABLE,

@@ -32,6 +32,7 @@ from millstream.scheduler.schedule import Schedule
 from millstream.service.notices import ChangeFeedWarning, FullRefreshWarning, NoticeWarning, tell
 from millstream.service.recorded import AsItIs, AsRecorded
 from millstream.settings import Settings
+from millstream.sql.recursive_text import with_union_all
 from millstream.sql.sources import Source
 from millstream.sql.statements import Effect, Other, parse_statement
 
@@ -61,7 +62,7 @@ class Definitions:
         self._lake.sync()
         worker = self._workers.here()
         worker.use(self._workers.semantics())
-        worker.analyzer.describe_text(query)  # errors that point into the user's own text
+        worker.analyzer.describe_text(with_union_all(query))  # errors that point into the user's own text
         sources = AsItIs(self._lake, self._feed_obstacle)
         try:
             return compile_query(query, mode, sources, worker.analyzer, self._functions(query, sources))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from millstream.diff.base import STRATEGIES
 from millstream.diff.keyed import KeyedStage
 from millstream.diff.partition import PartitionStage
+from millstream.diff.plan import FRONTIER, AnyStep, Step
+from millstream.diff.recursive import RecursiveStage
 from millstream.diff.stages import PUBLIC, NamedStage
 from millstream.lake import Compiled
+from millstream.naming import RECURSION
 from millstream.ops import (
     Aggregate,
     AntiJoin,
@@ -33,8 +36,7 @@ def explanation(compiled: Compiled, mode: RefreshMode, name: str | None = None) 
         operators += _stage(named)
         prefix = "" if len(compiled.stages) == 1 else f"{_title(named)}: "
         for step in named.stage.steps(frozenset(named.inputs)):
-            title = prefix + step.name + (f" (only if {step.only_if} asks for it)" if step.only_if else "")
-            steps.append((title, to_sql(render(step.relation), pretty=True)))
+            steps += [(prefix + title, to_sql(render(relation), pretty=True)) for title, relation in _queries(step)]
     if not compiled.stages:
         operators = [OperatorPlan(0, "query", "recomputed at each refresh")]
         steps = [("full", compiled.query)]
@@ -49,6 +51,18 @@ def explanation(compiled: Compiled, mode: RefreshMode, name: str | None = None) 
     )
 
 
+def _queries(step: AnyStep) -> list[tuple[str, Relation]]:
+    """The queries of a step and when they run."""
+    condition = f" (only if {step.only_if} asks for it)" if step.only_if else ""
+    if isinstance(step, Step):
+        return [(step.name + condition, step.relation)]
+    condition = f" (unless {step.unless} asks for more)" if step.unless else condition
+    return [
+        (f"{step.name}, at first{condition}", step.seed.relation),
+        (f"{step.name}, repeated while {FRONTIER} has rows{condition}", step.body.relation),
+    ]
+
+
 def _title(named: NamedStage) -> str:
     return "result" if named.name == PUBLIC else f"hidden {named.name.removeprefix('__ms_')}"
 
@@ -58,6 +72,10 @@ def _stage(named: NamedStage) -> list[OperatorPlan]:
     lines = [OperatorPlan(0, _title(named), "stored by key" if isinstance(stage, KeyedStage) else "stored as rows")]
     if isinstance(stage, PartitionStage):
         return lines + _partitioned(stage.body, 1)
+    if isinstance(stage, RecursiveStage):
+        kind = "UNION" if stage.body.distinct else "UNION ALL"
+        lines.append(OperatorPlan(1, f"recursion, {kind}", " or ".join(stage.strategies)))
+        return lines + _tree(stage.body.base, 2) + _tree(stage.body.step, 2)
     if not isinstance(stage, KeyedStage):
         return lines + _tree(stage.body, 1)
     keys = ", ".join(i.column.name for i in stage.body.keys) or "all rows"
@@ -85,6 +103,8 @@ def _tree(relation: Relation, depth: int) -> list[OperatorPlan]:
 
 def _describe(relation: Relation) -> str:
     match relation:
+        case Scan() if relation.source.startswith(RECURSION):
+            return "the rows found last"
         case Scan():
             return f"scan {relation.source} ({', '.join(relation.origin)})"
         case Filter():

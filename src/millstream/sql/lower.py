@@ -6,7 +6,20 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from millstream.ops import Aggregate, AntiJoin, Column, Filter, Item, Project, Relation, Repeat, SemiJoin, UnionAll
+from millstream.ops import (
+    Aggregate,
+    AntiJoin,
+    Column,
+    Filter,
+    Item,
+    Project,
+    Relation,
+    Repeat,
+    Scan,
+    SemiJoin,
+    UnionAll,
+    walk,
+)
 from millstream.ops.expressions import ONE, ZERO, all_of, cast, col, compare, keep, same, subtract, total
 from millstream.ops.relations import referenced
 from millstream.sql.clauses import refuse_query_clauses
@@ -14,6 +27,7 @@ from millstream.sql.context import Context, Ctes, Lowered, Outer, UncarriedError
 from millstream.sql.from_clause import renamed
 from millstream.sql.group import with_known_aggregates
 from millstream.sql.parse import parse_query
+from millstream.sql.recursion import RecursiveCte, references, refuse_later_ones
 from millstream.sql.select import Select
 from millstream.sql.sources import Analyzer, Sources
 from millstream.sql.top_n import Limits, first_rows
@@ -31,6 +45,8 @@ def lower(query: exp.Query, sql: str, sources: Sources, analyzer: Analyzer) -> L
     """
     context = Context(sql, sources, analyzer)
     result = _Lowering(context).query(with_known_aggregates(query), {})
+    if not any(isinstance(node, Scan) for node in walk(result.relation)):
+        raise unsupported("a SELECT without FROM", query, sql)
     notices, open_results = (tuple(dict.fromkeys(found)) for found in (context.notices, context.open_results))
     return Lowered(result.relation, result.names, notices, open_results=open_results)
 
@@ -62,13 +78,16 @@ class _Lowering:
         if with_ is None:
             return ctes
         if with_.args.get("recursive"):
-            raise unsupported("WITH RECURSIVE", with_, self.context.sql)
+            refuse_later_ones(with_, self.context)
         defined: dict[str, Lowered] = {}
         for cte in with_.expressions:
             if cte.alias.lower() in defined:
                 raise invalid(
                     f"two common table expressions are called {cte.alias}", cte.args["alias"], self.context.sql
                 )
+            if with_.args.get("recursive") and any(references(cte.this, cte.alias)):
+                defined[cte.alias.lower()] = RecursiveCte(self, {**ctes, **defined}, cte).lowered()
+                continue
             lowered = self.query(cte.this, {**ctes, **defined})
             names = [c.name for c in cte.args["alias"].columns]
             defined[cte.alias.lower()] = renamed(lowered, names, cte.args["alias"], self.context)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError
-from millstream.ops import Aggregate, Column, Filter, Item, Project, Relation
+from millstream.ops import Aggregate, Column, Filter, Item, OneRow, Project, Relation
 from millstream.ops.expressions import add_columns, col, compare, keep, same, substitute, wrapped
 from millstream.ops.relations import referenced
 from millstream.sql.clauses import refuse_aggregates, refuse_group_clauses, refuse_in_expression
@@ -96,12 +96,13 @@ class Select:
 
     def _from(self) -> None:
         from_ = self.node.args.get("from_")
-        if from_ is None:
-            raise unsupported("a SELECT without FROM", self.node, self.context.sql)
         self.scope = Scope(self.context.sql, outer=self.outer.inside if self.outer else None)
         clause = FromClause(self.lowering, self.ctes, self.scope)
         first = self.outer.domain() if self.outer and self.outer.carried else None
-        self.relation = clause.relation(from_.this, self.node.args.get("joins") or (), first=first)
+        if from_ is None:
+            self.relation = OneRow() if first is None else first
+        else:
+            self.relation = clause.relation(from_.this, self.node.args.get("joins") or (), first=first)
         for lateral in self.node.args.get("laterals") or ():
             self.relation = clause.lateral_view(self.relation, lateral)
 

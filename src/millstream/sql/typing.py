@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
-from millstream.ops import Column, Relation, Scan, Table, render, transform, walk
+from millstream.ops import Column, Recursion, Relation, Scan, Table, render, transform
 from millstream.ops.expressions import cast
 from millstream.sql.sources import Analyzer
 
@@ -67,12 +67,15 @@ def empty(relation: Relation) -> exp.Subquery:
 
 def describe_relation(analyzer: Analyzer, relation: Relation) -> tuple[Column, ...]:
     """The types of all columns of a relation, computed from empty scans."""
-    names: dict[Relation, str] = {}
-    for node in walk(relation):
-        if isinstance(node, Scan) and node not in names:
-            names[node] = f"t{len(names)}"
-    body = transform(relation, lambda n: Table(names[n], n.schema) if isinstance(n, Scan) else n)
-    query = render(body)
-    for scan, name in names.items():
-        query = query.with_(exp.to_identifier(name), as_=empty(scan).this, copy=False)
+    leaves: list[Table] = []
+
+    def leaf(node: Relation) -> Relation:
+        if not isinstance(node, Scan | Recursion):
+            return node
+        leaves.append(Table(f"t{len(leaves)}", node.schema))
+        return leaves[-1]
+
+    query = render(transform(relation, leaf))
+    for table in leaves:
+        query = query.with_(exp.to_identifier(table.name), as_=empty(table).this, copy=False)
     return analyzer.describe(query)

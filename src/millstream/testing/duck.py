@@ -21,11 +21,26 @@ from millstream.diff.bag import BagStage
 from millstream.diff.base import delta_name, new_name
 from millstream.diff.keyed import KeyedStage
 from millstream.diff.partition import PartitionStage
-from millstream.diff.plan import CHANGES, MORE, NET, RECOMPUTED, REMOVED, SHOWN, STATE, STORE, Step
+from millstream.diff.plan import (
+    CHANGES,
+    FRONTIER,
+    MORE,
+    NET,
+    RECOMPUTED,
+    REMOVED,
+    SHOWN,
+    STATE,
+    STORE,
+    STORED,
+    AnyStep,
+    Fixpoint,
+)
+from millstream.diff.recursive import RecursiveStage
 from millstream.diff.rules import RULES
 from millstream.diff.stages import PUBLIC, NamedStage, split
 from millstream.ops import Column, Relation, render
 from millstream.ops.render import to_sql
+from millstream.ops.standalone import standalone
 from millstream.sql.lower import lower
 from millstream.sql.parse import parse_query
 from millstream.sql.rewrites import rewrite
@@ -35,6 +50,8 @@ from millstream.testing.values import Row, quoted_names, values
 
 Schema = tuple[tuple[str, tuple[Column, ...]], ...]
 Batch = Mapping[str, Sequence[tuple[Row, int]]]
+
+MAX_RECURSION = 200
 
 assert RULES, "the rules register themselves when they are imported"
 
@@ -57,19 +74,17 @@ class DuckPlan:
     query: str
     stages: tuple[NamedStage, ...]
     oracle: str
-    _texts: dict[tuple[str, frozenset[str], bool], tuple[tuple[Step, str], ...]] = field(default_factory=dict)
+    _texts: dict[Relation, str] = field(default_factory=dict)
 
-    def steps(self, named: NamedStage, changed: frozenset[str], at_once: bool) -> tuple[tuple[Step, str], ...]:
-        """The steps of a stage with their texts."""
-        wanted = (named.name, changed & frozenset(named.inputs), at_once)
-        if wanted not in self._texts:
-            steps = named.stage.steps(wanted[1], at_once=at_once)
-            self._texts[wanted] = tuple((step, _sql(step.relation)) for step in steps)
-        return self._texts[wanted]
+    def steps(self, named: NamedStage, changed: frozenset[str], at_once: bool) -> tuple[AnyStep, ...]:
+        """The steps of a stage."""
+        return named.stage.steps(changed & frozenset(named.inputs), at_once=at_once)
 
-    def load(self, named: NamedStage) -> str:
-        """The text that computes a stage's contents in full."""
-        return _sql(named.stage.load())
+    def text(self, relation: Relation) -> str:
+        """The relation as a query."""
+        if relation not in self._texts:
+            self._texts[relation] = _sql(relation)
+        return self._texts[relation]
 
 
 def compile_query(query: str, tables: Mapping[str, tuple[Column, ...]]) -> DuckPlan:
@@ -85,7 +100,7 @@ def _compile(query: str, tables: Schema) -> DuckPlan:
     relation = rewrite(lowered.relation)
     validate(relation, query, analyzer)
     # where SQL leaves the result open, the oracle is the query as the operators close it
-    oracle = render(relation) if lowered.open_results else tree
+    oracle = standalone(relation) if lowered.open_results else tree
     return DuckPlan(query, split(relation), to_sql(oracle, "duckdb"))
 
 
@@ -102,6 +117,8 @@ class DuckStreamTable:
     steps_run: list[str] = field(default_factory=list)
     oracle: str | None = None
     """The query in DuckDB's SQL, if that cannot be made from its text."""
+    strategies: list[str] = field(default_factory=list)
+    """How the last refresh computed the change of recursions."""
     at_once: bool = False
     """How the next refresh looks stored rows up; see `KeyedStage.steps`."""
 
@@ -139,20 +156,21 @@ class DuckStreamTable:
                 *self._bind_source(name),
                 f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {new_name(name)}",
             ]
-        for named in self.stages:
-            script += [_create(_stored(named), self.plan.load(named)), _bind_stage(named)]
         self._execute(script)
+        for named in self.stages:
+            self._load(named)
+            self._execute([_bind_stage(named)])
         self.pending = {name: [] for name in self.rows}
 
     def refresh(self) -> None:
         """An incremental refresh of all stages from the pending changes."""
-        self.steps_run = []
+        self.steps_run, self.strategies = [], []
         changed = {name for name, rows in self.pending.items() if rows}
         self._execute([text for name in changed for text in self._bind_source(name)])
         for named in self.stages:
             if steps := self.plan.steps(named, frozenset(changed), self.at_once):
                 self._run(named, steps)
-                self._execute(_apply(named, [step.name for step, _ in steps]))
+                self._execute(_apply(named, [step.name for step in steps]))
                 changed.add(named.name)
         self.at_once = not self.at_once  # the next one takes the other way
         self.pending = {name: [] for name in self.rows}
@@ -175,16 +193,61 @@ class DuckStreamTable:
         self.pending = {name: [] for name in self.rows}
         self.steps_run = []
 
-    def _run(self, named: NamedStage, steps: Sequence[tuple[Step, str]]) -> None:
+    def _load(self, named: NamedStage) -> None:
+        load = named.stage.load()
+        if isinstance(load, Relation):
+            self._execute([_create(_stored(named), self.plan.text(load))])
+            return
+        self._repeat(load)
+        names = quoted_names(c.name for c in named.stage.layout.columns)
+        self._execute([_create(_stored(named), _repeated(names, load.name))])
+
+    def _run(self, named: NamedStage, steps: Sequence[AnyStep]) -> None:
         names = quoted_names(c.name for c in named.stage.layout.columns)
         place = f"'f' AS {naming.FILE}, rowid AS {naming.ROW}"
-        self._execute([f"CREATE OR REPLACE TEMP VIEW {STATE} AS SELECT {names}, {place} FROM {_stored(named)}"])
-        for step, text in steps:
-            if step.only_if and not self._fetch(f"SELECT 1 FROM {step.only_if} WHERE {MORE.name} LIMIT 1"):
-                self._execute([_create(step.name, f"{text} LIMIT 0")])
+        self._execute(
+            [
+                f"CREATE OR REPLACE TEMP VIEW {STATE} AS SELECT {names}, {place} FROM {_stored(named)}",
+                f"CREATE OR REPLACE TEMP VIEW {STORED} AS SELECT {names} FROM {_stored(named)}",
+            ]
+        )
+        there: set[str] = set()  # of two steps of one name, one runs
+        for step in steps:
+            if not self._applies(step):
+                if step.name not in there:
+                    first = step.seed if isinstance(step, Fixpoint) else step
+                    self._execute([_create(step.name, f"{self.plan.text(first.relation)} LIMIT 0")])
+                continue
+            there.add(step.name)
+            self.steps_run.append(f"{named.name}.{step.name}")
+            if isinstance(step, Fixpoint):
+                self._repeat(step)
+                if step.strategy:
+                    self.strategies.append(step.strategy)
             else:
-                self._execute([_create(step.name, text)])
-                self.steps_run.append(f"{named.name}.{step.name}")
+                self._execute([_create(step.name, self.plan.text(step.relation))])
+
+    def _applies(self, step: AnyStep) -> bool:
+        """Whether the step its condition speaks of asks for it."""
+        if step.only_if:
+            return self._has_more(step.only_if)
+        return not (isinstance(step, Fixpoint) and step.unless and self._has_more(step.unless))
+
+    def _has_more(self, name: str) -> bool:
+        return bool(self._fetch(f"SELECT 1 FROM {name} WHERE {MORE.name} LIMIT 1"))
+
+    def _repeat(self, step: Fixpoint) -> None:
+        """Repeat a step over its own result until there is none."""
+        columns = quoted_names(c.name for c in step.columns)
+        seed = f"SELECT {columns} FROM ({self.plan.text(step.seed.relation)})"
+        self._execute([_create(FRONTIER, seed), _create(step.name, f"FROM {FRONTIER}")])
+        for _ in range(MAX_RECURSION):
+            if not self._fetch(f"SELECT 1 FROM {FRONTIER} LIMIT 1"):
+                return
+            # what is read may not be replaced before it is read
+            found = _create("next_frontier", self.plan.text(step.body.relation))
+            self._execute([found, _create(FRONTIER, "FROM next_frontier"), f"INSERT INTO {step.name} FROM {FRONTIER}"])
+        raise AssertionError("the recursion does not end")
 
     def shown(self) -> Counter[str]:
         """What the last refresh, if it ran, says the user sees: rows inserted, updated, deleted."""
@@ -253,7 +316,7 @@ def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:
             f"DELETE FROM {stored} WHERE rowid IN (SELECT {naming.ROW} FROM {NET} WHERE {naming.WEIGHT} < 0)",
             _append(named),
         ]
-    if isinstance(named.stage, BagStage):
+    if isinstance(named.stage, BagStage | RecursiveStage):
         going = f"(SELECT coalesce(-sum({naming.WEIGHT}), 0) FROM {NET} WHERE {MORE.name})"
         found = f"(SELECT count(*) FROM {REMOVED})"
         return [
@@ -277,8 +340,13 @@ def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:
 def _append(named: NamedStage) -> str:
     """Add the rows of positive weight, each as often as it counts."""
     names = quoted_names(c.name for c in named.stage.layout.columns)
-    once = f"SELECT {names}, unnest(range({naming.WEIGHT})) FROM {NET} WHERE {naming.WEIGHT} > 0"
-    return f"INSERT INTO {_stored(named)} SELECT {names} FROM ({once})"
+    return f"INSERT INTO {_stored(named)} {_repeated(names, NET)}"
+
+
+def _repeated(names: str, weighted: str) -> str:
+    """The rows of positive weight, each as often as it counts."""
+    once = f"SELECT {names}, unnest(range({naming.WEIGHT})) FROM {weighted} WHERE {naming.WEIGHT} > 0"
+    return f"SELECT {names} FROM ({once})"
 
 
 def _bind_stage(named: NamedStage) -> str:

@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.diff import anti_join, bag, inner_join, keyed, linear, outer_join, partition, semi_join
+from millstream.diff import anti_join, bag, inner_join, keyed, linear, outer_join, partition, recursive, semi_join
 from millstream.diff.aggregate import algebraic, extremum, rescan
 from millstream.diff.rules import RULES, STRATEGIES
 
@@ -27,7 +27,7 @@ HEADINGS = (
     "NULL and duplicate behaviour",
     "Falls back when",
 )
-STAGES = (bag, keyed, partition)
+STAGES = (bag, keyed, partition, recursive)
 FAMILIES = (algebraic, extremum, rescan)
 MODULES = (linear, inner_join, outer_join, semi_join, anti_join, *STAGES, *FAMILIES)
 
@@ -63,7 +63,7 @@ def index() -> str:
             "|---|---|---|",
             *rows,
             "",
-            "A query is kept in one or more stages, each with a stored table; every aggregation is a stage of its own.",
+            "A query is kept in stages, each with a stored table; aggregations and recursions are stages of their own.",
             "",
             *_listed(STAGES),
             "",

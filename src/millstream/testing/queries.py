@@ -81,6 +81,7 @@ class _Builder:
                 self._window,
                 self._first_rows,
                 self._lateral,
+                self._recursion,
             ]
         )
         return make(operators - 1)
@@ -252,6 +253,19 @@ class _Builder:
         join = self._pick([f"CROSS JOIN LATERAL ({body}) AS {alias}", f"LEFT JOIN LATERAL ({body}) AS {alias} ON TRUE"])
         added = [Col(f"{alias}.{n.text}", n.kind) for n in names]
         return self._select(f"{outer.text} {join}", [*self._some(outer.columns, 3), *added], _product([outer, inner]))
+
+    def _recursion(self, operators: int) -> From:
+        """What can be reached in two steps; without a bound UNION ALL would not end, and Spark runs no UNION there."""
+        base, step = (self._aliased(self._relation(operators // 2)) for _ in range(2))
+        name, key, depth = self._fresh("r"), self._fresh("c"), self._fresh("c")
+        start, source, target = (self._scalars.of_kind("int", side.columns) for side in (base, step, step))
+        rows = base.rows * (1 + step.rows // 4) ** 2
+        if rows > _MOST_ROWS:
+            return self._plain(base)
+        again = f"SELECT {target}, {name}.{depth} + 1 FROM {name} JOIN {step.text} ON {source} = {name}.{key}"
+        body = f"SELECT {start}, 0 FROM {base.text} UNION ALL {again} WHERE {name}.{depth} < 2"
+        text = f"(WITH RECURSIVE {name}({key}, {depth}) AS ({body}) SELECT * FROM {name})"
+        return From(text, (Col(key, "int"), Col(depth, "int")), rows)
 
     def _union(self, operators: int) -> From:
         kinds = self._pick([("int",), ("int", "str"), ("int", "big"), ("str", "dec", "int")])

@@ -28,6 +28,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
 }
 
 _DOMAINS: dict[str, tuple[Any, ...]] = {
+    "smallint": (1, 2, 3, 4, 5, None),  # the nodes of graphs
     "int": (1, 2, 3, None),
     "bigint": (1, 2, 5, None),
     "string": ("x", "y", None),

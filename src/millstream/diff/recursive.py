@@ -1,0 +1,311 @@
+"""The stage of a recursion (WITH RECURSIVE): its rows are stored, and a change goes through the step again and again.
+
+Semantics: `base UNION ALL step` is the bag of the base's rows, of the step over those, of the step over these, and so
+    on; with UNION each row counts once. The step is linear: it reads the recursion once, not below an aggregation nor
+    on the side of a join that decides what is missing.
+Delta rule: UNION ALL (delta iteration): the first change is `delta(base)` and the change of the step over the stored
+    rows, `delta(step)(old)`; each further one is `step(change)` over the new inputs, weights carried; their sum is the
+    change. UNION, if nothing derived so far lost a derivation (semi-naive): the rows gained, and what the step makes of
+    these, as long as that is not stored. UNION otherwise (delete and rederive): all that follows from a lost derivation
+    over the old inputs is taken out; of this, what follows from the base or from a row that stayed is put back; and
+    from there on as for gains. UNION over an operator whose gains and losses have no rule (recomputation): the
+    recursion is evaluated anew and compared with what is stored.
+State kept: the rows of the recursion.
+Cost: one query for each step of the recursion that the change goes through, over rows of about its size; delete and
+    rederive visits what follows from the rows lost; a first load runs the same loop over the whole base.
+NULL and duplicate behaviour: rows are compared with NULLs equal; the multiplicities of UNION ALL are exact.
+Falls back when: never. A recursion that does not end, as over a cycle under UNION ALL, fails the refresh after
+    `max_recursion` repetitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from sqlglot import exp
+
+from millstream.diff.bag import BagStage
+from millstream.diff.base import Difference, delta_name, new_name
+from millstream.diff.inner_join import connected_order
+from millstream.diff.plan import FRONTIER, MORE, NET, REMOVED, STORED, AnyStep, Fixpoint, Kind, Layout, Step
+from millstream.diff.turnover import Turnover, has_rules
+from millstream.diff.zset import consolidate, distinct_columns, negate, plus, renamed, weighted
+from millstream.ops import (
+    AntiJoin,
+    Column,
+    Filter,
+    InnerJoin,
+    Item,
+    Project,
+    Recursion,
+    Relation,
+    SemiJoin,
+    Table,
+    UnionAll,
+    transform,
+)
+from millstream.ops.expressions import (
+    ZERO,
+    add_columns,
+    all_of,
+    cast,
+    col,
+    compare,
+    keep,
+    same,
+    substitute,
+    weight,
+    wrapped,
+)
+from millstream.ops.relations import WEIGHT_COLUMN
+
+FIRST = "first"  # what the change of the inputs does to the stored rows; MORE is set for rows that lost a derivation
+LOST = "lost"  # the stored rows that follow from those
+FOUND = "found"  # rows found by the loop
+
+DELTA_ITERATION = "delta iteration"
+SEMI_NAIVE = "semi-naive"
+REDERIVE = "delete and rederive"
+RECOMPUTE = "recomputation"
+
+_OTHER = "__ms_x"  # behind the name of a column: its value in the other relation that rows are compared with
+
+
+@dataclass(frozen=True)
+class RecursiveStage:
+    """Maintains a Recursion; `outputs` are its columns in the order they are wanted."""
+
+    body: Recursion
+    outputs: tuple[str, ...]
+    _planned: dict[frozenset[str], tuple[AnyStep, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def layout(self) -> Layout:
+        """The stored table."""
+        return Layout(Kind.BAG, self.body.columns, (), self.outputs)
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The ways a change may be computed; a refresh takes one of them."""
+        if not self.body.distinct:
+            return (DELTA_ITERATION,)
+        return (SEMI_NAIVE, REDERIVE) if self._has_rules else (RECOMPUTE,)
+
+    def load(self) -> Fixpoint:
+        """The contents, from the inputs at the new frontier, as weighted rows."""
+        base = self._named(Difference(frozenset()).new(self.body.base))
+        if not self.body.distinct:
+            return Fixpoint(FOUND, Step(FOUND, consolidate(weighted(base))), Step(FOUND, self._next()))
+        found = self._without(self._once(self._step_over_frontier()), Table(FOUND, self._weighted))
+        return Fixpoint(FOUND, Step(FOUND, self._once(base)), Step(FOUND, found))
+
+    def steps(self, changed: frozenset[str], *, at_once: bool = False) -> tuple[AnyStep, ...]:
+        """The steps of a refresh in which these inputs changed; `at_once` or not, what goes away is looked up."""
+        if changed not in self._planned:
+            steps = self._union(changed) if self.body.distinct else self._union_all(changed)
+            self._planned[changed] = steps
+        return self._planned[changed]
+
+    # UNION ALL
+
+    def _union_all(self, changed: frozenset[str]) -> tuple[AnyStep, ...]:
+        difference = Difference(changed)
+        branches = [difference.delta(self.body.base), difference.delta(self.body.step)]
+        changes = [self._named(c) for c in branches if c is not None]
+        if not changes:
+            return ()
+        first = Step(FOUND, self._bound(consolidate(plus(changes))))
+        found = Fixpoint(FOUND, first, Step(FOUND, self._next()), strategy=DELTA_ITERATION)
+        return found, *self._applied(consolidate(Table(FOUND, self._weighted)))
+
+    def _next(self) -> Relation:
+        """What the step makes of a change: by the delta rules, since the step is linear."""
+        change = Difference(frozenset({self.body.reference})).delta(self.body.step)
+        assert change is not None, "the step reads the recursion"
+        return self._bound(consolidate(self._named(change)))
+
+    # UNION
+
+    def _union(self, changed: frozenset[str]) -> tuple[AnyStep, ...]:
+        difference = Difference(changed)
+        if difference.delta(self.body.base) is None and difference.delta(self.body.step) is None:
+            return ()
+        return self._derived(difference) if self._has_rules else self._recomputed()
+
+    @cached_property
+    def _has_rules(self) -> bool:
+        return has_rules(self.body.step, self.body.reference)
+
+    def _recomputed(self) -> tuple[AnyStep, ...]:
+        load = self.load()
+        found = Fixpoint(FOUND, load.seed, load.body, strategy=RECOMPUTE)
+        change = plus([Table(FOUND, self._weighted), negate(self._stored)])
+        return found, *self._applied(consolidate(change))
+
+    def _derived(self, difference: Difference) -> tuple[AnyStep, ...]:
+        first = Table(FIRST, self._changes)
+        lost, found = Table(LOST, self._weighted), Table(FOUND, self._weighted)
+        net = consolidate(plus([found, negate(lost)]))
+        return (
+            Step(FIRST, self._first(difference)),
+            # without losses, what comes first and what follows from it is the net change
+            Fixpoint(
+                NET,
+                Step(NET, first),
+                Step(NET, _marked(self._without(self._gained_next(), self._stored, Table(NET, self._changes)))),
+                unless=FIRST,
+                strategy=SEMI_NAIVE,
+            ),
+            Fixpoint(
+                LOST,
+                Step(LOST, negate(Project(Filter(first, col(MORE.name)), keep(self._weighted)))),
+                Step(LOST, self._without(self._among(self._lost_next(difference), self._stored), lost)),
+                only_if=FIRST,
+                strategy=REDERIVE,
+            ),
+            Fixpoint(
+                FOUND,
+                Step(FOUND, self._rederived(difference)),
+                Step(FOUND, self._without(self._gained_next(), self._stayed, found)),
+                only_if=FIRST,
+            ),
+            Step(NET, _marked(net), only_if=FIRST),
+            self._applied(net)[-1],
+        )
+
+    def _first(self, difference: Difference) -> Relation:
+        """The stored rows that lost a derivation, and the rows that are not stored and gained one."""
+        turnover = self._turnover(difference, self._stored)
+        lost, gained = self._both(turnover.lost), self._both(turnover.gained)
+        parts: list[Relation] = []
+        if lost is not None:
+            parts.append(negate(self._among(self._once(lost), self._stored)))
+        if gained is not None:
+            parts.append(self._without(self._once(gained), self._stored))
+        return _marked(plus(parts))
+
+    def _lost_next(self, difference: Difference) -> Relation:
+        """What followed from the rows in the frontier."""
+        return self._once(self._named(self._turnover(difference, self._frontier, are_few=True).ever(self.body.step)))
+
+    def _gained_next(self) -> Relation:
+        """What follows from the rows in the frontier."""
+        return self._once(self._step_over_frontier())
+
+    def _rederived(self, difference: Difference) -> Relation:
+        """Of the rows lost, those that follow from the base or from a row that stayed; and what is gained there."""
+        turnover = self._turnover(difference, self._stayed)
+        lost = Project(Table(LOST, self._weighted), keep(self.body.columns))
+        base = self._among(self._named(difference.new(self.body.base)), lost)
+        again = self._named(_restricted(self.body.step, turnover, renamed(lost, _OTHER)))
+        gained = self._both(turnover.gained)
+        found = self._once(UnionAll((base, again) if gained is None else (base, again, gained)))
+        return self._without(found, self._stayed)
+
+    # Relations the steps are made of
+
+    @property
+    def _weighted(self) -> tuple[Column, ...]:
+        return (*self.body.columns, WEIGHT_COLUMN)
+
+    @property
+    def _changes(self) -> tuple[Column, ...]:
+        return (*self._weighted, MORE)
+
+    @property
+    def _stored(self) -> Relation:
+        return Table(STORED, self.body.columns)
+
+    @property
+    def _frontier(self) -> Relation:
+        return Project(Table(FRONTIER, self._weighted), keep(self.body.columns))
+
+    @property
+    def _stayed(self) -> Relation:
+        """The stored rows that are not lost."""
+        return self._without(self._stored, Table(LOST, self._weighted))
+
+    def _step_over_frontier(self) -> Relation:
+        turnover = self._turnover(Difference(frozenset()), self._frontier, are_few=True)
+        return self._named(turnover.now(self.body.step))
+
+    def _turnover(self, difference: Difference, rows: Relation, *, are_few: bool = False) -> Turnover:
+        return Turnover(difference, self.body.reference, rows, are_few)
+
+    def _both(self, change: _Change) -> Relation | None:
+        """The gains, or losses, of both branches."""
+        parts = [self._named(r) for branch in (self.body.base, self.body.step) if (r := change(branch)) is not None]
+        return None if not parts else parts[0] if len(parts) == 1 else UnionAll(tuple(parts))
+
+    def _named(self, branch: Relation) -> Relation:
+        """A branch under the recursion's names."""
+        names = zip(branch.columns, self.body.columns, strict=True)
+        items = tuple(Item(col(c.name), named) for c, named in names)
+        return Project(branch, (*items, *keep([WEIGHT_COLUMN])) if branch.is_weighted else items)
+
+    def _bound(self, relation: Relation) -> Relation:
+        """The delta rules' names of the recursion and its change, exchanged for those of the stage."""
+        names = {new_name(self.body.reference): STORED, delta_name(self.body.reference): FRONTIER}
+
+        def rename(node: Relation) -> Relation:
+            return Table(names[node.name], node.output) if isinstance(node, Table) and node.name in names else node
+
+        return transform(relation, rename)
+
+    def _once(self, relation: Relation) -> Relation:
+        """Each row once, with the weight one."""
+        return weighted(distinct_columns(relation, [c.name for c in self.body.columns]))
+
+    def _among(self, relation: Relation, others: Relation) -> Relation:
+        return SemiJoin(relation, renamed(others, _OTHER), self._is_other())
+
+    def _without(self, relation: Relation, *others: Relation) -> Relation:
+        for other in others:
+            relation = AntiJoin(relation, renamed(other, _OTHER), self._is_other())
+        return relation
+
+    def _is_other(self) -> exp.Expr:
+        return all_of(same(col(c.name), col(c.name + _OTHER)) for c in self.body.columns)
+
+    def _applied(self, net: Relation) -> tuple[Step, Step]:
+        """The net change, and the places of what goes."""
+        places = BagStage(Project(self._stored, keep(self.body.columns))).removed()
+        return Step(NET, _marked(net)), Step(REMOVED, places, only_if=NET, looks_up=NET)
+
+
+_Change = Callable[[Relation], Relation | None]
+
+
+def _marked(net: Relation) -> Relation:
+    """A change with MORE set for what goes."""
+    return Project(net, add_columns(net, [Item(cast(compare(exp.LT, weight(), ZERO), "boolean"), MORE)]))
+
+
+def _restricted(step: Relation, turnover: Turnover, wanted: Relation) -> Relation:
+    """The rows of the step that are wanted ones; if it joins, joined outward from those.
+
+    Otherwise it would be computed from all rows of the recursion, to find a handful.
+    """
+    if isinstance(step, UnionAll):
+        return UnionAll(tuple(_restricted(i, turnover, wanted) for i in step.inputs))
+    items, below = keep(step.columns), step
+    conditions: tuple[exp.Expr, ...] = ()
+    while isinstance(below, Filter | Project):
+        if isinstance(below, Filter):
+            conditions = (*conditions, below.predicate)
+        else:
+            values = {i.column.name: i.expression for i in below.items}
+            items = tuple(Item(substitute(i.expression, values), i.column) for i in items)
+            conditions = tuple(substitute(c, values) for c in conditions)
+        below = below.input
+    wanted_ones = zip(items, wanted.columns, strict=True)
+    conditions = (*conditions, *(same(wrapped(i.expression), col(w.name)) for i, w in wanted_ones))
+    inputs = below.inputs if isinstance(below, InnerJoin) else (below,)
+    if isinstance(below, InnerJoin):
+        conditions = (*below.conditions, *conditions)
+    ordered = connected_order(wanted, [turnover.now(i) for i in inputs], conditions)
+    return Project(InnerJoin(tuple(ordered), conditions, small_first=True), items)

@@ -1,0 +1,191 @@
+"""What a change adds to the step of a recursion and takes from it, as sets: what UNION is maintained by.
+
+Weights do not help there. A row that lost one derivation and gained another has the same number as before, and yet it
+has to go if the new one starts from the row itself. So derivations that come and derivations that go are kept apart:
+
+- `now(x)` is the relation over the inputs at the new frontier, and over given rows in place of the recursion's own;
+- `gained(x)` are rows of `now(x)`, all those among them that have a derivation which was not there before;
+- `lost(x)` are all rows with a derivation that is gone, and perhaps others: who reads it looks whether a row is stored,
+  and whether it has another derivation;
+- `ever(x)` has all rows there are now or were before.
+
+Only the operators between the top of the step and the place where it reads the recursion need rules here. What does not
+read the recursion is an input whose weighted change is known: a row that comes is one of positive net weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from millstream.diff.base import Difference
+from millstream.diff.inner_join import connected_order
+from millstream.diff.zset import consolidate
+from millstream.ops import (
+    AntiJoin,
+    Column,
+    Filter,
+    InnerJoin,
+    Item,
+    OuterJoin,
+    Project,
+    Relation,
+    Repeat,
+    Scan,
+    SemiJoin,
+    UnionAll,
+    walk,
+)
+from millstream.ops.expressions import ZERO, col, compare, keep, null, weight
+from millstream.ops.walk import with_children
+
+PATH = (Scan, Filter, Project, Repeat, InnerJoin, UnionAll, SemiJoin, AntiJoin, OuterJoin)
+"""The operators that have rules here."""
+
+
+def reads(relation: Relation, reference: str) -> bool:
+    """Whether a relation reads the recursion."""
+    return any(isinstance(node, Scan) and node.source == reference for node in walk(relation))
+
+
+def has_rules(relation: Relation, reference: str) -> bool:
+    """Whether all operators that read the recursion have rules here."""
+    return all(isinstance(n, PATH) for n in walk(relation) if reads(n, reference))
+
+
+@dataclass(frozen=True)
+class Turnover:
+    """Gains and losses of a step's relations while a set of inputs has changed.
+
+    Args:
+        rows: what stands for the rows of the recursion, under their names; they do not change meanwhile.
+        are_few: whether those are few, so that joins should start from them.
+    """
+
+    difference: Difference
+    reference: str
+    rows: Relation
+    are_few: bool = False
+    _gained: dict[Relation, Relation | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _lost: dict[Relation, Relation | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def now(self, relation: Relation) -> Relation:
+        """The relation over the new inputs."""
+        if not reads(relation, self.reference):
+            return self.difference.new(relation)
+        if isinstance(relation, Scan):
+            names = zip(relation.origin, relation.output, strict=True)
+            return Project(self.rows, tuple(Item(col(origin), column) for origin, column in names))
+        if isinstance(relation, InnerJoin) and self.are_few:
+            few = next(i for i in relation.inputs if reads(i, self.reference))
+            return self._from(few, self.now(few), relation, self.now)
+        return with_children(relation, tuple(self.now(child) for child in relation.children))
+
+    def ever(self, relation: Relation) -> Relation:
+        """The rows there are now, and those that are gone."""
+        lost = self.lost(relation)
+        return self.now(relation) if lost is None else UnionAll((self.now(relation), lost))
+
+    def gained(self, relation: Relation) -> Relation | None:
+        """What comes."""
+        if relation not in self._gained:
+            self._gained[relation] = self._changed(relation, self._gain, comes=True)
+        return self._gained[relation]
+
+    def lost(self, relation: Relation) -> Relation | None:
+        """What may go."""
+        if relation not in self._lost:
+            self._lost[relation] = self._changed(relation, self._loss, comes=False)
+        return self._lost[relation]
+
+    def _changed(self, relation: Relation, rule: _Rule, *, comes: bool) -> Relation | None:
+        if not reads(relation, self.reference):
+            change = self.difference.delta(relation)
+            if change is None:
+                return None
+            side = compare(exp.GT if comes else exp.LT, weight(), ZERO)
+            return Project(Filter(consolidate(change), side), keep(relation.columns))
+        parts = [Project(part, keep(relation.columns)) for part in rule(relation) if part is not None]
+        return None if not parts else parts[0] if len(parts) == 1 else UnionAll(tuple(parts))
+
+    # The rules
+
+    def _gain(self, relation: Relation) -> list[Relation | None]:
+        match relation:
+            case InnerJoin():
+                return [self._from(i, rows, relation, self.now) for i in relation.inputs if (rows := self.gained(i))]
+            case SemiJoin(left=left, right=right, condition=condition):
+                return [
+                    _joined(SemiJoin, self.gained(left), self.now(right), condition),
+                    _joined(SemiJoin, self.now(left), self.gained(right), condition),
+                ]
+            case AntiJoin(left=left, right=right, condition=condition):
+                freed = _joined(SemiJoin, self.now(left), self.lost(right), condition)
+                return [_joined(AntiJoin, r, self.now(right), condition) for r in (self.gained(left), freed)]
+        return self._elsewhere(relation, self.gained)
+
+    def _loss(self, relation: Relation) -> list[Relation | None]:
+        match relation:
+            case InnerJoin():
+                return [self._from(i, rows, relation, self.ever) for i in relation.inputs if (rows := self.lost(i))]
+            case SemiJoin(left=left, right=right, condition=condition):
+                return [
+                    _joined(SemiJoin, self.lost(left), self.ever(right), condition),
+                    _joined(SemiJoin, self.ever(left), self.lost(right), condition),
+                ]
+            case AntiJoin(left=left, right=right, condition=condition):
+                return [self.lost(left), _joined(SemiJoin, self.ever(left), self.gained(right), condition)]
+        return self._elsewhere(relation, self.lost)
+
+    def _elsewhere(self, relation: Relation, changed: _Change) -> list[Relation | None]:
+        """The operators whose gains come from gains, and losses from losses, alike."""
+        match relation:
+            case Filter():
+                rows = changed(relation.input)
+                return [None if rows is None else Filter(rows, relation.predicate)]
+            case Project():
+                rows = changed(relation.input)
+                return [None if rows is None else Project(rows, relation.items)]
+            case Repeat():
+                rows = changed(relation.input)
+                return [None if rows is None else Repeat(rows, relation.count, relation.number)]
+            case UnionAll():
+                found = [changed(i) for i in relation.inputs]
+                return [_named_like(rows, relation.columns) for rows in found if rows is not None]
+            case OuterJoin(left=left, right=right, condition=condition):
+                padded = changed(AntiJoin(left, right, condition))
+                return [changed(InnerJoin((left, right), (condition,))), _padded(padded, relation.columns)]
+            case Scan():
+                return []
+        raise TypeError(f"{type(relation).__name__} has no rule for what a recursion gains and loses")
+
+    def _from(self, start: Relation, rows: Relation, join: InnerJoin, others: _Value) -> Relation:
+        """The join with some rows in place of one input, joined outward from them."""
+        rest = [others(i) for i in join.inputs if i is not start]
+        joined = InnerJoin(tuple(connected_order(rows, rest, join.conditions)), join.conditions, small_first=True)
+        return Project(joined, keep(join.columns))
+
+
+_Value = Callable[[Relation], Relation]
+_Change = Callable[[Relation], Relation | None]
+_Rule = Callable[[Relation], Sequence[Relation | None]]
+
+
+def _joined(
+    join: type[SemiJoin | AntiJoin], left: Relation | None, right: Relation | None, condition: exp.Expr
+) -> Relation | None:
+    return None if left is None or right is None else join(left, right, condition)
+
+
+def _named_like(rows: Relation, columns: tuple[Column, ...]) -> Relation:
+    return Project(rows, tuple(Item(col(c.name), named) for c, named in zip(rows.columns, columns, strict=True)))
+
+
+def _padded(rows: Relation | None, columns: tuple[Column, ...]) -> Relation | None:
+    """Rows of the left side as rows of an outer join."""
+    if rows is None:
+        return None
+    known = {c.name for c in rows.columns}
+    return Project(rows, tuple(Item(col(c.name) if c.name in known else null(c.type), c) for c in columns))

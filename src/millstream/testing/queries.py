@@ -113,7 +113,10 @@ class _Builder:
         ways = [", ".join(k.text for k in keys)]
         if shown is keys:
             ways += ["ALL", ", ".join(str(n + 1) for n in range(len(keys)))]
-        return self._aggregate(source, f" GROUP BY {self._pick(ways)}", keys, shown, source.rows)
+        if len(keys) == 2 and self._chance(4):
+            # without the empty set: of no rows Spark makes no group, DuckDB one
+            ways = [f"{keys[0].text}, ROLLUP ({keys[1].text})", f"GROUPING SETS (({keys[0].text}), ({keys[1].text}))"]
+        return self._aggregate(source, f" GROUP BY {self._pick(ways)}", keys, shown, 2 * source.rows)
 
     def _global(self, operators: int) -> From:
         return self._aggregate(self._aliased(self._relation(operators)), "", [], [], 1)

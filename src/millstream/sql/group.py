@@ -87,7 +87,7 @@ class Grouping:
             self.keys.append((expression, self.context.namer.fresh(wanted)))
 
     def set_sets(self, sets: Sequence[Sequence[exp.Expr]]) -> None:
-        """Group by several sets of the keys instead of by all of them."""
+        """Group by several sets of the keys so far instead of by all of them."""
         names = tuple(frozenset(self._key_name(key) for key in keys) for keys in sets)
         number = Column(self.context.namer.fresh("grouping_set"), "int")
         self.sets = KeySets(number, tuple(name for _, name in self.keys), names)

@@ -265,10 +265,15 @@ class Select:
         self._attach(self.scope, [call for e in self._expressions() for call in aggregates_in(e)])
         keys, sets = self._keys()
         grouping = Grouping(self.relation, self.scope, self.context)
-        for key in (*keys, *(col(t.column) for t in self.ties)):
+        for key in keys:
             grouping.add_key(key)
         if sets is not None:
-            grouping.set_sets([[*keys, *(col(t.column) for t in self.ties)] for keys in sets])
+            if any(grouping.has_key(col(t.column)) for t in self.ties):
+                what = "grouping sets with a column that the query around is compared with"
+                raise unsupported(what, self.node, self.context.sql, "group in a subquery of FROM")
+            grouping.set_sets(sets)
+        for tie in self.ties:
+            grouping.add_key(col(tie.column))
         having = self._having(grouping)
         self._rewrite(grouping.rewrite)
         self.ties = [Tie(grouping.rewrite(col(t.column)).name, t.outer, t.is_null_safe) for t in self.ties]

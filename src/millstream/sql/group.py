@@ -161,9 +161,11 @@ class Grouping:
         shape: Shape | None = None,
     ) -> exp.Expr:
         """The column of a call, made once for equal calls."""
-        first, rest = arguments[:1], arguments[1:]
-        columns = [a if isinstance(a, exp.Star) else self._argument(a) for a in first]
-        columns += [self._argument(a) if a.find(exp.Column) else a for a in rest]
+        columns: list[exp.Expr] = []
+        for position, argument in enumerate(arguments):
+            # the value is a column, be it a constant; but in PERCENTILE_CONT(0.5) WITHIN GROUP the value stands behind
+            is_constant = not argument.find(exp.Column) and (position > 0 or bool(order))
+            columns.append(argument if is_constant or isinstance(argument, exp.Star) else self._argument(argument))
         call: exp.Expr = build(name, columns, distinct=distinct)
         if order:
             keys = [self._ordered(o) for o in order]

@@ -94,9 +94,9 @@ def _array_by(aggregation: Aggregation, calls: Calls, value: exp.Expr) -> exp.Ex
     fields: dict[str, exp.Expr] = {}
     for number, ordered in enumerate(aggregation.order, start=1):
         key = _ordered(aggregation, calls, ordered.this)
-        if bool(ordered.args.get("nulls_first")) == is_descending:
-            # a sorted array has NULLs first, or last when it descends; this puts them on the other side
-            fields[f"{KEY}{number}n"] = is_null(exp.paren(key, copy=False))
+        # engines differ in where NULLs are within a struct: a field before says it
+        is_flag = is_null if bool(ordered.args.get("nulls_first")) == is_descending else is_not_null
+        fields[f"{KEY}{number}n"] = is_flag(exp.paren(key, copy=False))
         fields[f"{KEY}{number}"] = key
     calls.context.close_result(aggregation.name, "ties are broken by the values")
     element = exp.to_identifier("e")

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millstream.ops import Aggregate, Column, Item, Project, Relation, transform
-from millstream.ops.expressions import ZERO, all_of, cast, coalesce, col, compare, is_not_null
-from millstream.ops.relations import referenced
+from millstream.ops.expressions import ZERO, all_of, cast, coalesce, col, compare, is_not_null, when
 from millstream.sql.typing import decimal_parts, sum_type
 
 # a sum of sums is kept exactly up to here, see MAX_EXACT_PRECISION of the delta rules
@@ -59,19 +58,19 @@ def _split(node: Aggregate) -> Relation:
     above: list[Item] = []
     shown: list[Item] = [Item(col(i.column.name), i.column) for i in node.keys]
     for call in calls:
-        levels = _of_distinct(call, named) if call.distinct else _of_all(call)
+        levels = _of_distinct(call, named) if call.distinct else _of_all(call, types, taken)
         if levels is None:
             return node
         partial += levels[0]
-        above.append(levels[1])
+        above += levels[1]
         shown.append(Item(levels[2], call.column))
     inner = Aggregate(node.input, (*node.keys, *below), tuple(partial))
     outer = Aggregate(inner, tuple(Item(col(i.column.name), i.column) for i in node.keys), tuple(above))
     return Project(outer, tuple(shown))
 
 
-_Levels = tuple[list[Item], Item, exp.Expr]
-"""The calls of the lower level, the one of the upper, and the result as an expression over that."""
+_Levels = tuple[list[Item], list[Item], exp.Expr]
+"""The calls of the lower level, those of the upper, and the result as an expression over these."""
 
 
 def _of_distinct(call: _Call, named: dict[str, Column]) -> _Levels | None:
@@ -89,26 +88,47 @@ def _of_distinct(call: _Call, named: dict[str, Column]) -> _Levels | None:
     above: exp.Expr = function
     if conditions:
         above = exp.Filter(this=function, expression=exp.Where(this=all_of(conditions)))
-    return below, Item(above, call.column), col(call.column.name)
+    return below, [Item(above, call.column)], col(call.column.name)
 
 
-def _of_all(call: _Call) -> _Levels | None:
-    name, type_ = call.column.name, call.column.type
-    function = call.function
-    same = exp.Filter(this=function, expression=exp.Where(this=call.condition)) if call.condition else function
-    below = [Item(same, call.column)]
+def _of_all(call: _Call, types: dict[str, str], taken: set[str]) -> _Levels | None:
+    function, column = call.function, call.column
     if isinstance(function, exp.Min | exp.Max):
-        return below, Item(type(function)(this=col(name)), call.column), col(name)
-    total = sum_type(type_)
-    parts = decimal_parts(type_)
-    if not isinstance(function, exp.Count | exp.Sum) or total is None or (parts and parts[0] > _MOST_DIGITS):
-        return None
-    if type_ in {"float", "double"} or (isinstance(function, exp.Sum) and not referenced(function)):
-        return None
-    above = Item(exp.Sum(this=col(name)), Column(name, total))
+        best = type(function)(this=col(column.name))
+        return [Item(_filtered(function, call), column)], [Item(best, column)], col(column.name)
     if isinstance(function, exp.Count):
-        return below, above, coalesce(col(name), cast(ZERO, type_))
-    return below, above, cast(col(name), type_) if total != type_ else col(name)
+        below, above = _summed(_filtered(function, call), column)
+        return [below], [above], coalesce(col(column.name), cast(ZERO, column.type))
+    if not isinstance(function, exp.Sum | exp.Avg) or not isinstance(function.this, exp.Column):
+        return None
+    summed = sum_type(types[function.this.name])
+    parts = decimal_parts(summed or "")
+    if summed in {None, "double"} or (parts and parts[0] > _MOST_DIGITS):
+        return None
+    assert summed is not None
+    below, above = _summed(_filtered(exp.Sum(this=function.this), call), Column(column.name, summed))
+    total = cast(col(column.name), summed)
+    if isinstance(function, exp.Sum):
+        return [below], [above], total
+    rows = Column(f"{column.name}_rows", "bigint")
+    if rows.name in taken or rows.name in types:
+        return None
+    counted, counts = _summed(_filtered(exp.Count(this=function.this), call), rows)
+    kinds = ("double", "double") if parts is None else (summed, "decimal(20,0)")  # those of Spark's own AVG
+    quotient = exp.Div(this=cast(total, kinds[0]), expression=cast(col(rows.name), kinds[1]))
+    average = when(compare(exp.GT, col(rows.name), ZERO), cast(quotient, column.type))
+    return [below, counted], [above, counts], average
+
+
+def _summed(partial: exp.Expr, column: Column) -> tuple[Item, Item]:
+    """A call of the lower level that is summed by the upper one."""
+    return Item(partial, column), Item(exp.Sum(this=col(column.name)), Column(column.name, sum_type(column.type) or ""))
+
+
+def _filtered(function: exp.Expr, call: _Call) -> exp.Expr:
+    if call.condition is None:
+        return function
+    return exp.Filter(this=function, expression=exp.Where(this=call.condition))
 
 
 def _taken(item: Item) -> _Call:

@@ -9,8 +9,9 @@ import warnings
 from typing import TYPE_CHECKING
 
 import pytest
+from lake_kit import refused
 
-from millstream import Action
+from millstream import Action, Code
 
 if TYPE_CHECKING:
     from lake_kit import Lake
@@ -63,19 +64,20 @@ EXACT = {
     "distinct pairs": "SELECT count(DISTINCT a, s) AS x1, count(*) AS x2 FROM t",
     "distinct of several": "SELECT a, count(DISTINCT s) AS x1, sum(DISTINCT b) AS x2, avg(b) AS x3 FROM t GROUP BY a",
     "sets behind keys": """
-        SELECT a, NULL AS b, s, count(*) AS n, grouping_id() AS g FROM t GROUP BY a, s WITH ROLLUP
+        SELECT a, CAST(NULL AS INT) AS b, s, count(*) AS n, grouping_id() AS g FROM t GROUP BY a, s WITH ROLLUP
         UNION ALL SELECT a, NULL, s, max(b), grouping(a) + 1 FROM t GROUP BY a, s WITH CUBE
         UNION ALL SELECT a, b, s, count(*), 0 FROM t GROUP BY a, b, s GROUPING SETS ((a, b), (s), (a, b), ())
         UNION ALL SELECT 0, 0, '', count(*), sum(b) FROM t GROUP BY GROUPING SETS (())
         UNION ALL SELECT 1, 1, '', count(*), sum(b) FROM t GROUP BY GROUPING SETS ((), ())""",
     "sets": """
-        SELECT a, NULL AS b, s, sum(a) AS n, grouping(s) AS g FROM t GROUP BY ROLLUP (a, s)
+        SELECT a, CAST(NULL AS INT) AS b, s, sum(a) AS n, grouping(s) AS g FROM t GROUP BY ROLLUP (a, s)
           HAVING grouping(s) = 1 OR count(*) > 1
         UNION ALL SELECT a, NULL, s, count(*), grouping_id(a, s) FROM t GROUP BY GROUPING SETS (a, (a, s), ())
         UNION ALL SELECT a, b, s, count(*), grouping_id() FROM t GROUP BY a, ROLLUP (b), CUBE (s)
         UNION ALL SELECT a, b, NULL, count(*), grouping_id() FROM t GROUP BY a, a, ROLLUP (a, b)""",
     "more sets": """
-        SELECT a, b, NULL AS s, count(*) AS n, 0 AS g FROM t GROUP BY GROUPING SETS (ROLLUP (a, b), CUBE (a, b))
+        SELECT a, b, CAST(NULL AS STRING) AS s, count(*) AS n, 0 AS g FROM t
+          GROUP BY GROUPING SETS (ROLLUP (a, b), CUBE (a, b))
         UNION ALL SELECT a, NULL, upper(s) AS u, count(*), 1 FROM t GROUP BY CUBE (1, u)
         UNION ALL SELECT a, b, s, count(*), grouping_id() FROM t GROUP BY ROLLUP ((a, b), s)
         UNION ALL SELECT a + 1, NULL, s, count(DISTINCT b), grouping(a + 1) FROM t GROUP BY CUBE (a + 1, s)""",
@@ -128,6 +130,21 @@ def test_aggregates_follow_their_queries(lake: Lake) -> None:
         lake.sql(*batch)
         wrong = {title: found for title, name in names.items() if (found := _refreshed(lake, name))}
         assert not wrong, "\n".join(f"{title}: {found}" for title, found in wrong.items())
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("SELECT a, collect_list(map(a, s)) AS x FROM t GROUP BY a", ["COLLECT_LIST", "map<int,string>"]),
+        ("SELECT any_value(map(a, s)) AS x FROM t", ["ANY_VALUE", "map<int,string>"]),
+        ("SELECT approx_count_distinct(a) AS x FROM t", ["approx_count_distinct", "COUNT(DISTINCT x)"]),
+        ("SELECT a FROM t GROUP BY CUBE (a, b, s, d, e, f, a + 1)", ["128 sets", "up to 64"]),
+    ],
+)
+def test_what_has_no_fixed_result_is_refused(lake: Lake, query: str, words: list[str]) -> None:
+    lake.table("t", T)
+    with refused(Code.UNSUPPORTED_SQL, *words):
+        lake.stream("st", query)
 
 
 def _refreshed(lake: Lake, name: str) -> str:

@@ -115,13 +115,7 @@ def _array_by(aggregation: Aggregation, calls: Calls, value: exp.Expr) -> exp.Ex
 def _shaped(aggregation: Aggregation, sort: Callable[[exp.Expr], exp.Expr]) -> Callable[[exp.Expr], exp.Expr]:
     if not aggregation.keeps_nulls:
         return sort
-    return lambda call: sort(_respecting_nulls(call))
-
-
-def _respecting_nulls(call: exp.Expr) -> exp.Expr:
-    if isinstance(call, exp.Filter):
-        return exp.Filter(this=exp.RespectNulls(this=call.this), expression=call.expression)
-    return exp.RespectNulls(this=call)
+    return lambda call: sort(exp.RespectNulls(this=call))
 
 
 def _sorts_by_itself(aggregation: Aggregation, value: exp.Expr) -> bool:

@@ -6,6 +6,7 @@ That the same queries pass while the rules are right is what test_operators show
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -15,7 +16,9 @@ from millstream.diff import anti_join, bag, base, keyed, outer_join, stages
 from millstream.diff.aggregate import algebraic, extremum
 from millstream.diff.aggregate.accumulator import OLD
 from millstream.ops import Aggregate, Item, Relation
-from millstream.ops.expressions import ONE, ZERO, coalesce, col, compare, weight, when
+from millstream.ops.expressions import ONE, ZERO, cast, coalesce, col, compare, weight, when
+from millstream.sql import grouping_sets
+from millstream.sql.aggregates import moments
 from millstream.testing import duck
 from millstream.testing.assertions import assert_follows
 from millstream.testing.choices import Choices
@@ -23,11 +26,17 @@ from millstream.testing.strategies import TABLES, make_scenario
 
 CASES = 100
 
+# the package has the function of that name
+distinct_to_two_levels = sys.modules["millstream.sql.rewrites.distinct_to_two_levels"]
+
 JOIN = "SELECT t.b, u.c FROM t JOIN u ON t.a = u.a"
 LEFT_JOIN = "SELECT t.a, t.b, u.c FROM t LEFT JOIN u ON t.a = u.a"
 COUNT = "SELECT a, COUNT(*) AS n, COUNT(b) AS m FROM t GROUP BY a"
 MAXIMUM = "SELECT a, MIN(b) AS x, MAX(b) AS y, MAX(s) AS z FROM t GROUP BY a"
 HAVING = "SELECT a, SUM(b) AS x FROM t GROUP BY a HAVING COUNT(*) > 1"
+DISTINCT = "SELECT a, COUNT(DISTINCT b) AS n, SUM(b) FILTER (WHERE s = 'x') AS x FROM t GROUP BY a"
+SETS = "SELECT a, s, COUNT(*) AS n FROM t GROUP BY GROUPING SETS ((a, s), (a), (a))"
+VARIANCE = "SELECT a, VAR_POP(b) AS v FROM t GROUP BY a"
 
 
 def takes_new_for_old(self: base.Difference, relation: Relation) -> Relation:
@@ -53,6 +62,10 @@ def forgets_having(
     return aggregate, None, items
 
 
+def one_set(self: grouping_sets.KeySets, number: int) -> Item:
+    return Item(cast(ZERO, "int"), self.number)
+
+
 WRONG = [
     pytest.param(base.Difference, "old", takes_new_for_old, JOIN, id="new inputs taken for old ones"),
     pytest.param(outer_join, "_padded", lambda relation, change: None, LEFT_JOIN, id="padded rows left out"),
@@ -66,6 +79,12 @@ WRONG = [
         extremum.Extremum, "must_recompute", lambda self: exp.false(), MAXIMUM, id="extremum never read again"
     ),
     pytest.param(stages, "_peel", forgets_having, HAVING, id="HAVING forgotten"),
+    pytest.param(
+        distinct_to_two_levels, "_filtered", lambda function, call: function, DISTINCT, id="FILTER forgotten below"
+    ),
+    pytest.param(grouping_sets.KeySets, "_mask", lambda self, item, keys: item, SETS, id="keys not masked"),
+    pytest.param(grouping_sets.KeySets, "_numbered", one_set, SETS, id="equal sets of keys taken for one"),
+    pytest.param(moments._Sums, "_rest", lambda self, x: ZERO, VARIANCE, id="a mean taken for a whole number"),
 ]
 
 

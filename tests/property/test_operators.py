@@ -1,6 +1,6 @@
 """Each operator alone, and in the shapes that are known to be hard, under random changes to its inputs.
 
-The queries are those of fixtures/property/operators.sql.
+The queries are those of fixtures/property.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from millstream.testing.strategies import TABLES, Scenario, scenarios
 # what a query has in place of an oracle whose ORDER BYs leave nothing open: the text itself is one
 TEXT = "the text"
 
-QUERIES = read_cases(Path(__file__).parents[1] / "fixtures" / "property" / "operators.sql")
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "property"
+QUERIES = [case for path in sorted(FIXTURES.glob("*.sql")) for case in read_cases(path)]
 
 
 def _oracle(query: Case) -> str | None:

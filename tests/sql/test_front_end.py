@@ -11,6 +11,7 @@ from millstream.ops import Column
 from millstream.ops.tree import format_tree
 from millstream.sql.lower import Lowered, lower
 from millstream.sql.parse import parse_query
+from millstream.sql.rewrites.distinct_to_two_levels import distinct_to_two_levels
 from millstream.sql.rewrites.prune_columns import prune_columns
 from millstream.sql.rewrites.pull_up_projections import pull_up_projections
 from millstream.sql.validate import validate
@@ -58,7 +59,9 @@ def test_queries_become_operators(path: Path) -> None:
     assert_golden(path, compute)
 
 
-@pytest.mark.parametrize("rewrite", [prune_columns, pull_up_projections], ids=lambda r: r.__name__)
+@pytest.mark.parametrize(
+    "rewrite", [prune_columns, pull_up_projections, distinct_to_two_levels], ids=lambda r: r.__name__
+)
 def test_rewrites(rewrite) -> None:
     assert_golden(
         FIXTURES / "rewrites" / f"{rewrite.__name__}.sql",

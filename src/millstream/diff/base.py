@@ -103,6 +103,7 @@ def _plain(source: str) -> str:
 
 
 def _named(scan: Scan, table: str, extra: tuple[Column, ...]) -> Relation:
-    stored = tuple(Column(o, c.type) for o, c in zip(scan.origin, scan.output, strict=True))
+    # two columns may be one in the stored table of a hidden stage, e.g. COUNT(*) and COUNT(1)
+    stored = tuple(dict.fromkeys(Column(o, c.type) for o, c in zip(scan.origin, scan.output, strict=True)))
     items = tuple(Item(col(o), c) for o, c in zip(scan.origin, scan.output, strict=True))
     return Project(Table(table, (*stored, *extra)), (*items, *keep(extra)))

@@ -1,7 +1,8 @@
 """The stage of an aggregation: one stored row per group, replaced when the group changes.
 
 Semantics: GROUP BY with aggregates, DISTINCT (keys without aggregates), and what the query computes from them: the
-    SELECT list and HAVING above.
+    SELECT list and HAVING above. GROUPING SETS, CUBE and ROLLUP group each row once per set, keys that are not in the
+    set masked by NULL, with the set's number as a hidden key.
 Delta rule: the delta's rows are grouped; each touched group's stored row is looked up and merged with its change,
     accumulator by accumulator. A group without rows dies; a global aggregate's one row never does.
 State kept: per group the keys, the number of rows, the accumulators, and each output column that is not one of these.

@@ -27,30 +27,7 @@ _OF_TABLES = {
     "version": "time travel",
     "when": "time travel",
 }
-_OF_GROUPS = {
-    "cube": "CUBE",
-    "rollup": "ROLLUP",
-    "grouping_sets": "GROUPING SETS",
-    "totals": "TOTALS",
-}
-
-
-# Spark's aggregates that the parser does not know as such; those it knows are refused where they are grouped.
-_AGGREGATES = {
-    "bitmap_and_agg",
-    "count_min_sketch",
-    "histogram_numeric",
-    "hll_sketch_agg",
-    "hll_union_agg",
-    "measure",
-    "product",
-    "schema_of_variant_agg",
-    "theta_intersection_agg",
-    "theta_sketch_agg",
-    "theta_union_agg",
-    "try_avg",
-    "try_sum",
-}
+_OF_GROUPS = {"totals": "TOTALS"}
 
 
 def refuse_query_clauses(node: exp.Expr, context: Context) -> None:
@@ -64,11 +41,9 @@ def refuse_table_clauses(node: exp.Expr, context: Context) -> None:
 
 
 def refuse_group_clauses(group: exp.Group, context: Context) -> None:
-    """Refuse a GROUP BY of several groupings, in either of the two ways to write one."""
+    """Refuse what a GROUP BY may not have."""
     _refuse(group, _OF_GROUPS, context)
     for key in group.expressions:
-        if isinstance(key, exp.Cube | exp.Rollup | exp.GroupingSets):
-            raise unsupported(_OF_GROUPS[type(key).__name__.lower().replace("sets", "_sets")], key, context.sql)
         if isinstance(key, exp.Tuple):
             raise unsupported("a tuple as grouping key", key, context.sql, "write the keys without parentheses")
 
@@ -83,8 +58,6 @@ def refuse_in_expression(expression: exp.Expr, context: Context, *, windows: boo
         if isinstance(node, exp.Window) and not windows:
             hint = "compute it in a subquery, or use QUALIFY"
             raise invalid("a window function is not allowed here", node, context.sql, hint)
-        if isinstance(node, exp.Anonymous) and node.name.lower() in _AGGREGATES:
-            raise unsupported(f"the aggregate {node.name.lower()}", node, context.sql)
         if isinstance(node, exp.UDTF):
             raise unsupported(node.key.upper(), node, context.sql)
         if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):

@@ -2,58 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from millstream.ops import Aggregate, Column, Item, Project, Relation
-from millstream.ops.expressions import ZERO, cast, col, keep, null
-from millstream.sql.clauses import misplaced_aggregate
-from millstream.sql.closing import closed
+from millstream.ops.expressions import ZERO, cast, col, keep, null, wrapped
+from millstream.sql.aggregates import PARTS, build, lower_aggregation, take_apart
+from millstream.sql.aggregates.calls import Shape
 from millstream.sql.context import Context
-from millstream.sql.parse import place_of
+from millstream.sql.grouping_sets import KeySets
 from millstream.sql.scope import Scope
 from millstream.sql.typing import avg_type, describe_relation, sum_type, typed
-from millstream.sql.unsupported import invalid, unsupported
+from millstream.sql.unsupported import invalid
 from millstream.sql.window_calls import map_parts, scalar_parts
 
-# Aggregates whose result does not depend on the order of the rows. Others (FIRST, COLLECT_LIST, ...) have an open
-# result, which needs an order fixed by us.
-ORDER_FREE: tuple[type[exp.Expr], ...] = (
-    exp.Count,
-    exp.Sum,
-    exp.Avg,
-    exp.Min,
-    exp.Max,
-    exp.CountIf,
-    exp.Stddev,
-    exp.StddevPop,
-    exp.StddevSamp,
-    exp.Variance,
-    exp.VariancePop,
-    exp.Corr,
-    exp.CovarPop,
-    exp.CovarSamp,
-    exp.LogicalAnd,
-    exp.LogicalOr,
-    exp.BitwiseAndAgg,
-    exp.BitwiseOrAgg,
-    exp.BitwiseXorAgg,
-)
-
-# Names of Spark's that the parser does not know.
-_SYNONYMS = {"mean": exp.Avg, "std": exp.Stddev, "every": exp.LogicalAnd, "some": exp.LogicalOr}
+# Names of Spark's that are known under another one.
+_SYNONYMS = {"MEAN": exp.Avg, "STD": exp.Stddev, "EVERY": exp.LogicalAnd, "SOME": exp.LogicalOr}
 
 
 def with_known_aggregates(query: exp.Query) -> exp.Query:
-    """The query with aggregates under the names the parser knows."""
+    """The query with aggregates under one name each; ANY(x) is one where it compares nothing."""
 
     def replace(node: exp.Expr) -> exp.Expr:
-        known = _SYNONYMS.get(node.name.lower()) if isinstance(node, exp.Anonymous) else None
-        if known is None or len(node.expressions) != 1:
+        found: exp.Expr | None = None
+        if isinstance(node, exp.AnonymousAggFunc) and len(node.expressions) == 1:
+            known = _SYNONYMS.get(str(node.this))
+            found = known(this=node.expressions[0]) if known is not None else None
+        elif isinstance(node, exp.Any) and not isinstance(node.parent, exp.Binary | exp.Predicate):
+            found = exp.LogicalOr(this=node.this.unnest()) if not node.find(exp.Query) else None
+        if found is None:
             return node
-        found = known(this=node.expressions[0])
         found.meta.update(node.meta)
         return found
 
@@ -77,9 +57,9 @@ def aggregates_in(expression: exp.Expr) -> Iterator[exp.AggFunc]:
 def value_of_no_rows(call: Item) -> exp.Expr:
     """What an aggregate gives for no rows at all."""
     function = call.expression.this if isinstance(call.expression, exp.Filter) else call.expression
-    if isinstance(function, exp.Count | exp.CountIf | exp.RegrCount):
+    if isinstance(function, exp.Count):
         return cast(ZERO, call.column.type)
-    if isinstance(function, exp.ArrayAgg | exp.ArrayUniqueAgg):
+    if call.expression.find(exp.ArrayAgg, exp.ArrayUniqueAgg):
         return cast(exp.Array(expressions=[]), call.column.type)
     return null(call.column.type)
 
@@ -97,6 +77,7 @@ class Grouping:
     keys: list[tuple[exp.Expr, str]] = field(default_factory=list)
     arguments: list[tuple[exp.Expr, str]] = field(default_factory=list)
     calls: list[tuple[exp.Expr, str]] = field(default_factory=list)
+    sets: KeySets | None = None
 
     def add_key(self, expression: exp.Expr) -> None:
         """Group by an expression as well."""
@@ -104,6 +85,12 @@ class Grouping:
         if not self.has_key(expression):
             wanted = expression.name if isinstance(expression, exp.Column) else f"key{len(self.keys) + 1}"
             self.keys.append((expression, self.context.namer.fresh(wanted)))
+
+    def set_sets(self, sets: Sequence[Sequence[exp.Expr]]) -> None:
+        """Group by several sets of the keys so far instead of by all of them."""
+        names = tuple(frozenset(self._key_name(key) for key in keys) for keys in sets)
+        number = Column(self.context.namer.fresh("grouping_set"), "int")
+        self.sets = KeySets(number, tuple(name for _, name in self.keys), names)
 
     def has_key(self, expression: exp.Expr) -> bool:
         """Whether the groups have one value of an expression each."""
@@ -118,10 +105,10 @@ class Grouping:
                     return col(name)
             if isinstance(node, exp.Window):
                 return map_parts(node, self.rewrite)
-            if isinstance(node, exp.Filter) and isinstance(node.this, exp.AggFunc):
-                return col(self._call(node.this, node.expression.this))
-            if isinstance(node, exp.AggFunc):
-                return col(self._call(node, None))
+            if isinstance(node, exp.Grouping | exp.GroupingId):
+                return self._grouping(node)
+            if isinstance(node, PARTS) and (aggregation := take_apart(node)) is not None:
+                return wrapped(lower_aggregation(aggregation, self))
             if isinstance(node, exp.Column):
                 name = self.scope.name_of(node.name)
                 hint = "group by it, or aggregate it"
@@ -136,47 +123,76 @@ class Grouping:
         computed = (*self.keys, *self.arguments)
         types = typed(self.context.analyzer, self.input, [e for e, _ in computed])
         items = tuple(Item(e, Column(n, t.type)) for (e, n), t in zip(computed, types, strict=True))
-        prepared = Project(self.input, items) if items else self.input
         keys = keep(item.column for item in items[: len(self.keys)])
+        if self.sets is None:
+            prepared = Project(self.input, items) if items else self.input
+            return Aggregate(prepared, keys, self._typed_calls(prepared, keys))
+        prepared = self.sets.masked(self.input, items)
+        keys = (*keys, *keep([self.sets.number]))
         return Aggregate(prepared, keys, self._typed_calls(prepared, keys))
 
-    def _call(self, function: exp.AggFunc, condition: exp.Expr | None) -> str:
+    def _grouping(self, node: exp.Grouping | exp.GroupingId) -> exp.Expr:
+        """GROUPING and GROUPING_ID: functions of the number of the set."""
+        if self.sets is None:
+            hint = "use it with GROUPING SETS, CUBE or ROLLUP"
+            raise invalid(f"{node.sql_name()} has no sets of keys to tell apart", node, self.context.sql, hint)
+        names = [self._key_name(e) for e in (node.args.get("this"), *node.expressions) if e is not None]
+        return self.sets.grouping(names[0]) if isinstance(node, exp.Grouping) else self.sets.grouping_id(names)
+
+    def _key_name(self, expression: exp.Expr) -> str:
+        for key, name in self.keys:
+            if key == expression.unnest():
+                return name
+        raise invalid("it is not among the grouping keys", expression, self.context.sql)
+
+    # The calls, as the families of aggregates ask for them
+
+    def type_of(self, expression: exp.Expr) -> str:
+        """The type of an expression over the input."""
+        return typed(self.context.analyzer, self.input, [expression])[0].type
+
+    def call(
+        self,
+        name: str,
+        *arguments: exp.Expr,
+        condition: exp.Expr | None = None,
+        distinct: bool = False,
+        order: Sequence[exp.Ordered] = (),
+        shape: Shape | None = None,
+    ) -> exp.Expr:
         """The column of a call, made once for equal calls."""
-        function = closed(function, self.context)
-        if not isinstance(function, ORDER_FREE):
-            place = place_of(function)
-            name = self.context.sql[place["start"] : place["end"] + 1] if place else function.sql_name()
-            raise unsupported(f"the aggregate {name}", function, self.context.sql)
-        for part in (function, condition):
-            if inner := next((n for n in part.find_all(exp.AggFunc) if n is not function), None) if part else None:
-                raise misplaced_aggregate(inner, "inside another", self.context)
-        call: exp.Expr = function.copy()
-        this = call.this
-        if isinstance(this, exp.Distinct):
-            call.set("this", exp.Distinct(expressions=[self._argument(e) for e in this.expressions]))
-        elif isinstance(this, exp.Expr) and not isinstance(this, exp.Star):
-            call.set("this", self._argument(this))
-        for key in ("expression", "expressions"):
-            value = call.args.get(key)
-            if isinstance(value, exp.Expr):
-                call.set(key, self._argument(value))
-            elif value:
-                call.set(key, [self._argument(v) for v in value])
+        columns: list[exp.Expr] = []
+        for position, argument in enumerate(arguments):
+            # the value is a column, be it a constant; but in PERCENTILE_CONT(0.5) WITHIN GROUP the value stands behind
+            is_constant = not argument.find(exp.Column) and (position > 0 or bool(order))
+            columns.append(argument if is_constant or isinstance(argument, exp.Star) else self._argument(argument))
+        call: exp.Expr = build(name, columns, distinct=distinct)
+        if order:
+            keys = [self._ordered(o) for o in order]
+            call = exp.WithinGroup(this=call, expression=exp.Order(expressions=keys))
         if condition is not None:
             call = exp.Filter(this=call, expression=exp.Where(this=self._argument(condition)))
-        for known, name in self.calls:
+        if shape is not None:
+            call = shape(call)
+        for known, column in self.calls:
             if known == call:
-                return name
-        name = self.context.namer.fresh(function.sql_name().lower().split("_")[0])
-        self.calls.append((call, name))
-        return name
+                return col(column)
+        column = self.context.namer.fresh(name.lower().split("_")[0])
+        self.calls.append((call, column))
+        return col(column)
+
+    def _ordered(self, ordered: exp.Ordered) -> exp.Ordered:
+        found = ordered.copy()
+        found.set("this", self._argument(ordered.this))
+        return found
 
     def _argument(self, expression: exp.Expr) -> exp.Expr:
         """A column that holds the argument; literals stay, so that COUNT(1) needs none."""
         expression = expression.unnest()
         if isinstance(expression, exp.Literal):
             return expression
-        for known, name in (*self.keys, *self.arguments):
+        # a key that is masked in some groups is no argument, which never is
+        for known, name in (*(self.keys if self.sets is None else ()), *self.arguments):
             if known == expression:
                 return col(name)
         wanted = expression.name if isinstance(expression, exp.Column) else f"arg{len(self.arguments) + 1}"
@@ -200,7 +216,7 @@ class Grouping:
 
 def _known_type(call: exp.Expr, types: dict[str, str]) -> str | None:
     function = call.this if isinstance(call, exp.Filter) else call
-    if isinstance(function, exp.Count | exp.CountIf):
+    if isinstance(function, exp.Count):
         return "bigint"
     argument = function.this
     if isinstance(argument, exp.Distinct) and len(argument.expressions) == 1:

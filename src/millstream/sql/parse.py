@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import sqlglot
@@ -10,19 +11,27 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.generators.spark import SparkGenerator
+from sqlglot.parsers.spark import SparkParser
 
 from millstream.errors import Code, MillstreamError, Position
+from millstream.sql.aggregate_names import BY_NAME
 
 
 class _Spark4(Spark):
     """Spark as it is since version 4.
 
     A doubled quote in a string is a quote; before, it ended one string and began the next. QUALIFY is part of the
-    language, and needs no rewriting.
+    language, and needs no rewriting. Aggregates that would be printed as another function are kept by their names.
     """
 
     class Tokenizer(Spark.Tokenizer):
         STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, "'"]
+
+    class Parser(SparkParser):
+        FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {**SparkParser.FUNCTIONS, **BY_NAME}
+        FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
+            name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name not in BY_NAME
+        }
 
     class Generator(SparkGenerator):
         TRANSFORMS: ClassVar[dict[Any, Any]] = {k: v for k, v in SparkGenerator.TRANSFORMS.items() if k != exp.Select}

@@ -18,11 +18,13 @@ from millstream.errors import Code, MillstreamError
 from millstream.ops import Aggregate, Column, Filter, Item, OneRow, Project, Relation
 from millstream.ops.expressions import add_columns, col, compare, keep, same, substitute, wrapped
 from millstream.ops.relations import referenced
+from millstream.sql.aggregates import PARTS
 from millstream.sql.clauses import refuse_aggregates, refuse_group_clauses, refuse_in_expression
 from millstream.sql.conditions import conjuncts
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, Outer, UncarriedError
 from millstream.sql.from_clause import FromClause
 from millstream.sql.group import Grouping, aggregates_in, value_of_no_rows
+from millstream.sql.grouping_sets import groupings
 from millstream.sql.lateral import Generator, generated, generator_of
 from millstream.sql.parse import position_of
 from millstream.sql.scope import Scope, Visible
@@ -262,10 +264,17 @@ class Select:
     def _group(self) -> None:
         # an aggregate's argument is computed for each row, the rest once for each group
         self._attach(self.scope, [call for e in self._expressions() for call in aggregates_in(e)])
-        keys = self._keys()
+        keys, sets = self._keys()
         grouping = Grouping(self.relation, self.scope, self.context)
-        for key in (*keys, *(col(t.column) for t in self.ties)):
+        for key in keys:
             grouping.add_key(key)
+        if sets is not None:
+            if any(grouping.has_key(col(t.column)) for t in self.ties):
+                what = "grouping sets with a column that the query around is compared with"
+                raise unsupported(what, self.node, self.context.sql, "group in a subquery of FROM")
+            grouping.set_sets(sets)
+        for tie in self.ties:
+            grouping.add_key(col(tie.column))
         having = self._having(grouping)
         self._rewrite(grouping.rewrite)
         self.ties = [Tie(grouping.rewrite(col(t.column)).name, t.outer, t.is_null_safe) for t in self.ties]
@@ -287,14 +296,17 @@ class Select:
         nothing = {item.column.name: value_of_no_rows(item) for item in grouped.calls}
         self.empty = tuple(substitute(e, nothing) for e in self.outputs)
 
-    def _keys(self) -> list[exp.Expr]:
+    def _keys(self) -> tuple[list[exp.Expr], list[list[exp.Expr]] | None]:
+        """The keys and, where there are several groupings, the sets of them."""
         group = self.node.args.get("group")
         if group is None:
-            return []
+            return [], None
         refuse_group_clauses(group, self.context)
         if group.args.get("all"):
-            return [e for e in self.outputs if next(aggregates_in(e), None) is None]
-        return [self._key(key, group) for key in group.expressions]
+            return [e for e in self.outputs if next(aggregates_in(e), None) is None], None
+        found = groupings(group, self.context)
+        keys = [self._key(key, group) for key in found.keys]
+        return keys, [[self._key(key, group) for key in s] for s in found.sets] if found.sets is not None else None
 
     def _key(self, key: exp.Expr, group: exp.Group) -> exp.Expr:
         """A key may be an ordinal, a column, an alias of the SELECT list, or an expression."""
@@ -318,7 +330,7 @@ class Select:
         refuse_in_expression(predicate, self.context)
 
         def resolve(node: exp.Expr) -> exp.Expr:
-            if isinstance(node, exp.Filter | exp.AggFunc):
+            if isinstance(node, PARTS):
                 return self.scope.bind(node)
             if not isinstance(node, exp.Column):
                 return node

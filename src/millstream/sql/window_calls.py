@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from sqlglot import exp
 
-_WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls)
+_WRAPPERS = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _Rewrite = Callable[[exp.Expr], exp.Expr]
 
 
@@ -23,6 +23,8 @@ def scalar_parts(window: exp.Window) -> Iterator[exp.Expr]:
     for node in window.this.walk():
         if isinstance(node, exp.Filter):
             yield node.expression.this
+        elif isinstance(node, exp.WithinGroup):
+            yield from (o.this for o in node.expression.expressions)
     yield from function_of(window).iter_expressions()
     yield from window.args.get("partition_by") or ()
     yield from (o.this for o in order_of(window))
@@ -53,6 +55,9 @@ def _mapped_call(call: exp.Expr, rewrite: _Rewrite) -> exp.Expr:
     if isinstance(call, exp.Filter):
         condition = exp.Where(this=rewrite(call.expression.this))
         return exp.Filter(this=_mapped_call(call.this, rewrite), expression=condition)
+    if isinstance(call, exp.WithinGroup):
+        keys = [exp.Ordered(**{**o.args, "this": rewrite(o.this)}) for o in call.expression.expressions]
+        return exp.WithinGroup(this=_mapped_call(call.this, rewrite), expression=exp.Order(expressions=keys))
     if isinstance(call, _WRAPPERS):
         return type(call)(this=_mapped_call(call.this, rewrite))
     result = call.copy()

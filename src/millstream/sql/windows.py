@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from millstream.ops import Column, Item, Project, Relation, Window
 from millstream.ops.expressions import add_columns, col
+from millstream.sql.aggregates.aggregation import name_of
 from millstream.sql.context import Context
 from millstream.sql.parse import place_of
 from millstream.sql.typing import avg_type, sum_type, typed
@@ -25,7 +26,7 @@ _PICKS = (exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Fi
 # what depends on the order of rows that ORDER BY leaves open
 ORDERED_BY_ROW = (exp.RowNumber, exp.Ntile, exp.Lag, exp.Lead)
 ORDERED_IN_FRAME = (exp.FirstValue, exp.LastValue, exp.NthValue, exp.First, exp.Last, exp.AnyValue)
-_LISTS = (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat)
+_LISTS = {"COLLECT_LIST", "COLLECT_SET", "LISTAGG"}
 
 EQUALS_IN_ORDER = "rows that ORDER BY leaves equal are taken in the order of their other columns"
 
@@ -123,7 +124,7 @@ def _refuse(window: exp.Window, context: Context) -> None:
         raise unsupported("EXCLUDE", window, context.sql, "subtract the row's own value")
     if any(isinstance(part, exp.Window) for e in scalar_parts(window) for part in e.walk()):
         raise invalid("a window function inside another", window, context.sql, "compute the inner one in a subquery")
-    if isinstance(function, _LISTS):
+    if isinstance(function, exp.AggFunc) and name_of(function) in _LISTS:
         what = f"{_written(function, context)} as a window function"
         raise unsupported(what, window, context.sql, "collect the values with GROUP BY")
     if isinstance(function, ORDERED_IN_FRAME) and order_of(window) and not fixes_peers(window):

@@ -30,6 +30,8 @@ _SPARK_TYPES = {
 def _spark_type(type_: str) -> str:
     if type_.endswith("[]"):
         return f"array<{_spark_type(type_[:-2])}>"
+    if type_.startswith("STRUCT"):
+        return exp.DataType.build(type_, dialect="duckdb").sql("spark").lower().replace(" ", "")
     return _SPARK_TYPES.get(type_, type_.lower())
 
 

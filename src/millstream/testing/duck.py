@@ -369,4 +369,11 @@ def _sql(relation: Relation) -> str:
 
 
 def _bag(rows: Any) -> Counter[Row]:
-    return Counter(tuple(round(v, 9) if isinstance(v, float) else v for v in row) for row in rows)
+    return Counter(tuple(_plain(v) for v in row) for row in rows)
+
+
+def _plain(value: Any) -> Any:
+    """A value that can be hashed; doubles without the digits that depend on the order of a sum."""
+    if isinstance(value, list):
+        return tuple(_plain(v) for v in value)
+    return round(value, 9) if isinstance(value, float) else value

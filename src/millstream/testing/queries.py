@@ -114,7 +114,10 @@ class _Builder:
         ways = [", ".join(k.text for k in keys)]
         if shown is keys:
             ways += ["ALL", ", ".join(str(n + 1) for n in range(len(keys)))]
-        return self._aggregate(source, f" GROUP BY {self._pick(ways)}", keys, shown, source.rows)
+        if len(keys) == 2 and self._chance(4):
+            # without the empty set: of no rows Spark makes no group, DuckDB one
+            ways = [f"{keys[0].text}, ROLLUP ({keys[1].text})", f"GROUPING SETS (({keys[0].text}), ({keys[1].text}))"]
+        return self._aggregate(source, f" GROUP BY {self._pick(ways)}", keys, shown, 2 * source.rows)
 
     def _global(self, operators: int) -> From:
         return self._aggregate(self._aliased(self._relation(operators)), "", [], [], 1)
@@ -122,7 +125,7 @@ class _Builder:
     def _aggregate(self, source: From, grouping: str, keys: Sequence[Col], shown: Sequence[Col], rows: int) -> From:
         calls = [self._scalars.call(source.columns) for _ in range(self._choices.number(1, 3))]
         text = source.text + grouping
-        if self._chance(4):
+        if self._chance(4) and not grouping.endswith(" ALL"):  # DuckDB also groups by what HAVING names
             compared = [*keys, *(c for c in calls if c.kind != "dbl")] or calls
             text += f" HAVING {self._scalars.predicate(compared)}"
         return self._select(text, [*shown, *calls], rows)

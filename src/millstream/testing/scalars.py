@@ -85,7 +85,15 @@ class Scalars:
         text, kind = column.text, column.kind
         calls = [Col("COUNT(*)", "big"), Col(f"COUNT({text})", "big")]
         if kind != "dbl":
-            calls.append(Col(f"COUNT(DISTINCT {text})", "big"))
+            calls += [Col(f"COUNT(DISTINCT {text})", "big")] * 2
+        if kind == "bool":
+            calls += [Col(f"BOOL_AND({text})", "bool"), Col(f"BOOL_OR({text})", "bool")] * 2
+        if kind == "int":
+            calls += [
+                Col(f"SUM(DISTINCT {text})", "big"),
+                Col(f"VAR_POP({text})", "dbl"),
+                Col(f"STDDEV({text})", "dbl"),
+            ]
         if kind != "bool":
             calls += [Col(f"MIN({text})", kind), Col(f"MAX({text})", kind)] * 2
         if kind in _NUMERIC:

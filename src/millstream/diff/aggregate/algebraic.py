@@ -1,6 +1,9 @@
 """Counts and sums: the new value is the old one plus the change.
 
-Semantics: COUNT(*), COUNT(x), SUM(x) over exact types; AVG is a quotient of the two.
+Semantics: COUNT(*), COUNT(x), SUM(x) over exact types; AVG is a quotient of the two. BOOL_AND, BOOL_OR and COUNT_IF
+    are counts; variances, covariances, correlations and regressions over integers and decimals of up to 13 digits are
+    expressions over counts and sums. COUNT(DISTINCT x), SUM(DISTINCT x) and AVG(DISTINCT x) are the plain ones over a
+    hidden aggregation by x.
 Delta rule: `count += Σ w`, `sum += Σ w·x` over the delta's rows of the group.
 State kept: one column each. SUM over BIGINT is kept as DECIMAL(38,0): partial sums of a delta may leave BIGINT's range
     although the total does not; the cast back raises exactly where the query itself would.

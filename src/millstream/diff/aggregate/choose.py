@@ -63,7 +63,7 @@ class _Chooser:
             return Call(item.column, self._sum(item, argument, condition, kept), "algebraic")
         if isinstance(call, exp.Avg) and (kept := _sum_types(argument_type)) and _divides_exactly(argument_type):
             return Call(item.column, self._average(item, argument, condition, argument_type, kept), "algebraic")
-        if isinstance(call, exp.Min | exp.Max) and argument is not None and argument_type not in {"float", "double"}:
+        if isinstance(call, exp.Min | exp.Max) and argument is not None and not _is_inexact(argument_type):
             name = self._extremum(argument, condition, argument_type, isinstance(call, exp.Max))
             return Call(item.column, col(name), "extremum with its multiplicity")
         name = self._add(Rescan(self._name("value"), None, None, item.column.type, item.expression))
@@ -135,6 +135,11 @@ def _divides_exactly(argument: str) -> bool:
         return True
     precision, scale = _decimal(argument)
     return precision <= MAX_EXACT_AVERAGE or scale + 4 <= LEAST_QUOTIENT_SCALE
+
+
+def _is_inexact(type_: str) -> bool:
+    """Whether there are floating-point numbers in values of a type."""
+    return "float" in type_ or "double" in type_
 
 
 def _decimal(type_: str) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """MIN and MAX: by comparison, with the extremum's multiplicity stored so that few groups are read again.
 
-Semantics: the least or greatest argument of the group's rows.
+Semantics: the least or greatest argument of the group's rows. ANY_VALUE, FIRST and LAST are extremes, too, since any
+    value will do; MAX_BY and MIN_BY are those of pairs.
 Delta rule: let `e` be the stored extremum and `m` a number of rows known to hold it. An inserted value beyond `e`
     replaces it; rows equal to `e` change `m`; while `m` stays positive the extremum stands. Otherwise the group is
     read again. All values removed from a group lie on this side of `e`, so that the farthest removed value tells

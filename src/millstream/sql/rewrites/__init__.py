@@ -1,11 +1,12 @@
 """Rewrites of the lowered tree, in the order they apply."""
 
 from millstream.ops import Relation
+from millstream.sql.rewrites.distinct_to_two_levels import distinct_to_two_levels
 from millstream.sql.rewrites.fix_order import fix_order
 from millstream.sql.rewrites.prune_columns import prune_columns
 from millstream.sql.rewrites.pull_up_projections import pull_up_projections
 
-REWRITES = (pull_up_projections, prune_columns, fix_order)
+REWRITES = (pull_up_projections, prune_columns, distinct_to_two_levels, fix_order)
 
 
 def rewrite(relation: Relation) -> Relation:

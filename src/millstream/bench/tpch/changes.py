@@ -69,47 +69,44 @@ class Changes:
     def apply(self, others: tuple[str, ...] = OTHERS) -> None:
         """One cycle: orders and their lines, and those of the other tables that are named."""
         self.cycle += 1
+        for table in (*ORDERS, *others):
+            self._delete_and_update(table)
         for table in ORDERS:
             self._insert_new(table)
-            self._delete(table)
-            self._update(table)
         for table in others:
-            self._delete(table)
             self._bring_back(table)
-            self._update(table)
+
+    def _delete_and_update(self, table: str) -> None:
+        """RF2 and updates, in a commit that rewrites each file once; the source of the MERGE has nothing to say."""
+        number = f"xxhash64({_TOLD_APART_BY.get(table, _PICKED_BY[table])}, {self.cycle}, {self.seed})"
+        text = _UPDATES[table].format(h=number, customers=self._size("customer"), suppliers=self._size("supplier"))
+        self.ms.sql(
+            f"MERGE INTO {table} USING (SELECT 1) ON {self._picked(table, self.cycle, 0.0, 0.6)} "
+            f"WHEN MATCHED AND {self._picked(table, self.cycle, 0.0, 0.4)} THEN DELETE "
+            f"WHEN MATCHED THEN UPDATE SET {text}"
+        )
 
     def _insert_new(self, table: str) -> None:
         """RF1: orders like generated ones, under keys that nothing has had before, and their lines."""
+        offset = self.cycle * self._size("orders") * 10
         key = _PICKED_BY[table]
-        columns = ", ".join(
-            f"{c} + {self.cycle * self._size('orders') * 10}" if c == key else c for c in self._columns(table)
-        )
+        columns = ", ".join(f"{c} + {offset}" if c == key else c for c in self.ms.table(table).columns)
         picked = self._picked(table, self.cycle, 0.6, 1.0)
         self.ms.sql(f"INSERT INTO {table} SELECT {columns} FROM {ORIGINAL}.{table} WHERE {picked}")
 
-    def _delete(self, table: str) -> None:
-        self.ms.sql(f"DELETE FROM {table} WHERE {self._picked(table, self.cycle, 0.0, 0.4)}")
-
     def _bring_back(self, table: str) -> None:
+        """What the last cycle deleted and this one did not."""
         if table in self._gone:
             going, coming = self._picked(table, self.cycle, 0.0, 0.4), self._picked(table, self._gone[table], 0.0, 0.4)
             source = f"{ORIGINAL}.{table}"
             self.ms.sql(f"INSERT INTO {table} SELECT * FROM {source} WHERE {coming} AND NOT {going}")
         self._gone[table] = self.cycle
 
-    def _update(self, table: str) -> None:
-        number = f"xxhash64({_TOLD_APART_BY.get(table, _PICKED_BY[table])}, {self.cycle}, {self.seed})"
-        text = _UPDATES[table].format(h=number, customers=self._size("customer"), suppliers=self._size("supplier"))
-        self.ms.sql(f"UPDATE {table} SET {text} WHERE {self._picked(table, self.cycle, 0.4, 0.6)}")
-
     def _picked(self, table: str, cycle: int, start: float, end: float) -> str:
         """A condition on a table's rows that holds for a share of those a cycle changes."""
         pick = f"pmod(xxhash64({_PICKED_BY[table]}, {self.seed}, {cycle}), {_PARTS})"
         low, high = (int(part * self.fraction * _PARTS) for part in (start, end))
         return f"({pick} >= {low} AND {pick} < {high})"
-
-    def _columns(self, table: str) -> list[str]:
-        return self.ms.table(table).columns
 
     def _size(self, table: str) -> int:
         if table not in self._sizes:

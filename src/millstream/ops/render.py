@@ -2,8 +2,9 @@
 
 Filters, renamings and one join fold into the SELECT above them; each further join, aggregation or computed column is
 a SELECT of its own. Joins are written as nested binary ones. Where the first input is small the running result
-carries a BROADCAST hint at every level: Catalyst multiplies size estimates through joins, so that without the hint
-the second join of a hundred-row delta is already planned as a shuffle of the large table.
+carries a BROADCAST hint at every level, and a right one that is small has its own: Catalyst multiplies size estimates
+through joins, so that without the hint the second join of a hundred-row delta is already planned as a shuffle of the
+large table.
 
 The tree is built from copies of the relations' expressions, and only here: a tree's own nodes are never shared.
 """
@@ -18,6 +19,7 @@ from sqlglot import exp
 
 from millstream import naming
 from millstream.ops.expressions import ONE, all_of, cast, col, compare, multiply, wrapped
+from millstream.ops.join_order import connected_order
 from millstream.ops.relations import (
     Aggregate,
     AntiJoin,
@@ -81,7 +83,8 @@ class _Body:
     names: _Names
     join: exp.Join | None = None
     where: tuple[exp.Expr, ...] = ()
-    is_small: bool = False
+    small: str | None = None
+    """The side that is sent to every task."""
 
     def select(self, items: Iterable[Item]) -> exp.Select:
         """The SELECT of some items over this."""
@@ -90,8 +93,8 @@ class _Body:
             query.set("joins", [self.join])
         if self.where:
             query.set("where", exp.Where(this=all_of(self.where)))
-        if self.is_small:
-            query.set("hint", exp.Hint(expressions=[exp.func("BROADCAST", exp.to_identifier(LEFT))]))
+        if self.small is not None:
+            query.set("hint", exp.Hint(expressions=[exp.func("BROADCAST", exp.to_identifier(self.small))]))
         return query
 
     def _named(self, item: Item) -> exp.Expr:
@@ -113,11 +116,11 @@ def _body(relation: Relation) -> _Body:
         case InnerJoin():
             return _inner_join(relation)
         case OuterJoin():
-            return _binary_join(relation.left, relation.right, relation.condition, side=relation.kind.upper())
+            return _binary_join(relation, side=relation.kind.upper())
         case SemiJoin():
-            return _binary_join(relation.left, relation.right, relation.condition, side="LEFT", kind="SEMI")
+            return _binary_join(relation, side="LEFT", kind="SEMI")
         case AntiJoin():
-            return _binary_join(relation.left, relation.right, relation.condition, side="LEFT", kind="ANTI")
+            return _binary_join(relation, side="LEFT", kind="ANTI")
     return _Body(*_source(relation, LEFT))
 
 
@@ -182,18 +185,22 @@ def _repeat(relation: Repeat) -> exp.Query:
 # Joins
 
 
-def _binary_join(left: Relation, right: Relation, condition: exp.Expr, *, side: str, kind: str = "") -> _Body:
-    source, left_names = _source(left, LEFT)
-    joined, right_names = _source(right, RIGHT)
+def _binary_join(relation: OuterJoin | SemiJoin | AntiJoin, *, side: str, kind: str = "") -> _Body:
+    source, left_names = _source(relation.left, LEFT)
+    joined, right_names = _source(relation.right, RIGHT)
     names = {**right_names, **left_names}
-    join = exp.Join(this=joined, side=side, kind=kind or None, on=_within(condition, names))
-    return _Body(source, names, join)
+    join = exp.Join(this=joined, side=side, kind=kind or None, on=_within(relation.condition, names))
+    return _Body(source, names, join, small=RIGHT if relation.small_right else None)
 
 
 def _inner_join(relation: InnerJoin) -> _Body:
-    left, left_names = _source(relation.inputs[0], LEFT)
+    first, *others = relation.inputs
+    if not relation.small_first:
+        # a query may list its tables in any order: one by one, two of them could make a product
+        others = connected_order(first, others, relation.conditions)[1:]
+    left, left_names = _source(first, LEFT)
     pending = list(relation.conditions)
-    for position, right in enumerate(relation.inputs[1:], start=2):
+    for position, right in enumerate(others, start=2):
         joined, right_names = _source(right, RIGHT)
         names = {**left_names, **right_names}
         if naming.WEIGHT in left_names and naming.WEIGHT in right_names:
@@ -201,7 +208,7 @@ def _inner_join(relation: InnerJoin) -> _Body:
         on = [_within(c, names) for c in pending if referenced(c) <= names.keys()]
         pending = [c for c in pending if not referenced(c) <= names.keys()]
         join = exp.Join(this=joined, on=all_of(on)) if on else exp.Join(this=joined, kind="CROSS")
-        body = _Body(left, names, join, is_small=relation.small_first)
+        body = _Body(left, names, join, small=LEFT if relation.small_first else None)
         if position < len(relation.inputs):
             left = exp.Subquery(this=body.select(_all(names, relation)), alias=_alias(LEFT))
             left_names = {name: col(name, LEFT) for name in names}

@@ -1,13 +1,13 @@
 """Sums of decimals so wide that Spark's result type has no digit to spare.
 
 Semantics: SUM over DECIMAL(p, s), p > 27 and s <= 6, such as the product of two prices. Its result is DECIMAL(38, s).
-Delta rule: `sum += Σ w·x`, in the result's own type. A product of a decimal and a weight, and a sum of two decimals, lose
-    digits behind the point only where there are more than six: what is added up is exact, or it overflows.
+Delta rule: `sum += Σ w·x`, in the result's own type. A product of a decimal and a weight, and a sum of two decimals,
+    lose digits behind the point only where there are more than six: what is added up is exact, or it overflows.
 State kept: the sum, NULL for no rows and for an overflow, which the number of rows tells apart.
 Cost: proportional to the changed rows.
 NULL and duplicate behaviour: NULLs do not count; duplicates count by weight.
-Falls back when: never; where an overflow gives NULL the touched group is read again, where it is an error the refresh is
-    recomputed, and fails if the query itself does.
+Falls back when: never; where an overflow gives NULL the touched group is read again, where it is an error the refresh
+    is recomputed, and fails if the query itself does.
 """
 
 from __future__ import annotations

@@ -41,15 +41,19 @@ class Cost:
 
     rows_read: int = 0
     milliseconds: dict[str, float] = field(default_factory=dict)
+    _inside: float = 0.0
+    """What the phases inside the current one have taken."""
 
     @contextmanager
     def timing(self, phase: str) -> Iterator[None]:
-        """Add the time of a block to a phase."""
-        start = time.perf_counter()
+        """Add the time of a block to a phase, but for that of the phases inside it."""
+        start, outside, self._inside = time.perf_counter(), self._inside, 0.0
         try:
             yield
         finally:
-            self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + (time.perf_counter() - start) * 1000
+            spent = (time.perf_counter() - start) * 1000
+            self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + spent - self._inside
+            self._inside = outside + spent
 
 
 @dataclass(frozen=True)
@@ -215,8 +219,9 @@ class StageRun:
         if not self.is_large:
             rows = sum(self.sizes[name] for name in step.tables)
             scale = Scale.TINY if rows <= MAX_TINY_ROWS else Scale.SMALL
-        self.worker.plan_for(scale)
-        return self.worker.spark.sql(step.text(hints=scale is Scale.SMALL))
+        with self.cost.timing("plan"):
+            self.worker.plan_for(scale)
+            return self.worker.spark.sql(step.text(hints=scale is Scale.SMALL))
 
 
 def _collect(frame: DataFrame) -> pa.Table:

@@ -1,7 +1,7 @@
 """Cycles of changes to TPC-H's tables, the same for the same seed.
 
 New orders with their lines and deleted orders with theirs are the standard's refresh functions RF1 and RF2; updates of
-both, and all three kinds of change to the tables around them, are added, so that every join sees keys come, go and move.
+both, and all three kinds of change to the tables around them, are added, so that every join sees keys come and go.
 A new order is a generated one under another key. What a cycle deletes of the other tables the next such cycle brings
 back: a row of theirs without orders would join with nothing.
 """

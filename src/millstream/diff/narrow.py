@@ -5,7 +5,8 @@ and shuffles the right one, which may be a large table, to look a few keys up in
 
 - the right input of such a join is restricted to the keys of the left one, where that is small;
 - a semi join with something small is moved below other semi and anti joins and into the one input of an inner join that
-  it speaks of, so that these join something small as well.
+  it speaks of, so that these join something small as well;
+- an input of an inner join that starts from a delta is restricted to its keys, if it is not just a table to be read.
 
 Both are the same query in another order; the rules need not know.
 """
@@ -13,7 +14,7 @@ Both are the same query in another order; the rules need not know.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 from sqlglot import exp
 
@@ -28,6 +29,7 @@ from millstream.ops import (
     Relation,
     SemiJoin,
     Table,
+    UnionAll,
     walk,
 )
 from millstream.ops.expressions import all_of, col, keep, substitute
@@ -50,11 +52,15 @@ class _Narrowing:
     def visit(self, node: Relation) -> Relation:
         match node:
             case SemiJoin() if self._is_small(node.right):
-                if not _comes_from_changes(node.right) or _share_names(node.left, node.right):
-                    return dataclasses.replace(node, small_right=True)
-                return self._restricted(node.left, node.right, node.condition)
+                if _narrows(node):
+                    return self._restricted(node.left, node.right, node.condition)
+                return dataclasses.replace(node, small_right=True)
             case SemiJoin() | AntiJoin() | OuterJoin() if not (isinstance(node, OuterJoin) and node.kind == "full"):
                 return self._looked_up(node)
+            case InnerJoin() if node.small_first:
+                first, *others = node.inputs
+                asked = [self._asked_for(first, other, node.conditions) for other in others]
+                return dataclasses.replace(node, inputs=(first, *asked))
         return node
 
     def _is_small(self, relation: Relation) -> bool:
@@ -64,17 +70,25 @@ class _Narrowing:
         """A join whose right input holds no more than the left one asks for, where this is small."""
         right = node.right
         if not self._is_small(right):
-            if not self._is_small(node.left):
+            right = self._with_keys_of(node.left, right, _conjuncts(node.condition))
+            if right is node.right:
                 return node
-            left, here = node.left, {c.name for c in node.left.columns}
-            ties = [c for c in _conjuncts(node.condition) if _ties(c, here, {c.name for c in right.columns})]
-            if not ties or _share_names(left, right) or not _comes_from_changes(left):
-                return node
-            names = sorted({n for c in ties for n in referenced(c)} & here)
-            keys = renamed(distinct_columns(left, names), KEY)
-            agrees = substitute(all_of(ties), {n: col(n + KEY) for n in names})
-            right = self._restricted(right, keys, agrees)
         return dataclasses.replace(node, right=right, small_right=True)
+
+    def _asked_for(self, first: Relation, other: Relation, conditions: tuple[exp.Expr, ...]) -> Relation:
+        """An input of an inner join with those rows that the first one asks for; a table is as quickly probed."""
+        is_joined = any(isinstance(n, SemiJoin | AntiJoin | OuterJoin | InnerJoin) for n in walk(other))
+        return self._with_keys_of(first, other, conditions) if is_joined and not self._is_small(other) else other
+
+    def _with_keys_of(self, asking: Relation, relation: Relation, conditions: Sequence[exp.Expr]) -> Relation:
+        """The rows that something small can be equal to by some conditions; all of them where it is not small."""
+        here, there = {c.name for c in asking.columns}, {c.name for c in relation.columns}
+        ties = [c for c in conditions if _ties(c, here, there)]
+        if not ties or here & there or not (self._is_small(asking) and _comes_from_changes(asking)):
+            return relation
+        names = sorted({n for c in ties for n in referenced(c)} & here)
+        keys = renamed(distinct_columns(asking, names), KEY)
+        return self._restricted(relation, keys, substitute(all_of(ties), {n: col(n + KEY) for n in names}))
 
     def _restricted(self, relation: Relation, keys: Relation, condition: exp.Expr) -> Relation:
         """The rows with a partner among the keys, restricted as far down as possible."""
@@ -94,6 +108,8 @@ class _Narrowing:
                 return self._looked_up(
                     dataclasses.replace(relation, left=self._restricted(relation.left, keys, condition))
                 )
+            case UnionAll() if len({tuple(c.name for c in i.columns) for i in relation.inputs}) == 1:
+                return UnionAll(tuple(self._restricted(i, keys, condition) for i in relation.inputs))
             case InnerJoin():
                 for position, home in enumerate(relation.inputs):
                     if names <= {c.name for c in home.columns}:
@@ -105,6 +121,13 @@ class _Narrowing:
         others = [r for i, r in enumerate(relation.inputs) if i != position]
         inputs = connected_order(start, others, relation.conditions)
         return Project(InnerJoin(tuple(inputs), relation.conditions, small_first=True), keep(relation.schema))
+
+
+def _narrows(node: SemiJoin) -> bool:
+    """Whether few rows of the left input can have a partner."""
+    here, there = ({c.name for c in side.columns} for side in (node.left, node.right))
+    is_tied = any(_ties(c, here, there) for c in _conjuncts(node.condition))
+    return is_tied and not here & there and _comes_from_changes(node.right)
 
 
 def _comes_from_changes(relation: Relation) -> bool:

@@ -12,7 +12,7 @@ The tree is built from copies of the relations' expressions, and only here: a tr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -38,15 +38,28 @@ from millstream.ops.relations import (
     Window,
     referenced,
 )
+from millstream.ops.walk import walk
 
 LEFT, RIGHT = "l", "r"
+_PROBED = "probed"
 
 _Names = Mapping[str, exp.Expr]
 """What each column of a relation is within a SELECT."""
 
 
-def to_sql(query: exp.Query, dialect: str = "spark", *, pretty: bool = False, hints: bool = True) -> str:
-    """Print a query; hints are Spark's only, and left out on request."""
+def to_sql(
+    query: exp.Query, dialect: str = "spark", *, pretty: bool = False, hints: bool = True, tiny: Set[str] = frozenset()
+) -> str:
+    """Print a query; hints are Spark's only, and left out on request.
+
+    Args:
+        tiny: tables that are rather sent to the tasks themselves than have a join's small side sent to them: a chain
+            of joins whose small side is sent waits for one Spark job after the other.
+    """
+    for select in query.find_all(exp.Select) if tiny else ():
+        hint = select.args.get("hint")
+        if hint is not None and (tables := hint.meta.get(_PROBED)) and tables <= tiny:
+            select.set("hint", _broadcast(RIGHT))
     if not (hints and dialect == "spark") and query.find(exp.Hint):
         query = query.copy()
         for select in query.find_all(exp.Select):
@@ -84,7 +97,9 @@ class _Body:
     join: exp.Join | None = None
     where: tuple[exp.Expr, ...] = ()
     small: str | None = None
-    """The side that is sent to every task."""
+    """The side that is sent to every task ..."""
+    probed: frozenset[str] = frozenset()
+    """... and the tables of the other one."""
 
     def select(self, items: Iterable[Item]) -> exp.Select:
         """The SELECT of some items over this."""
@@ -94,7 +109,7 @@ class _Body:
         if self.where:
             query.set("where", exp.Where(this=all_of(self.where)))
         if self.small is not None:
-            query.set("hint", exp.Hint(expressions=[exp.func("BROADCAST", exp.to_identifier(self.small))]))
+            query.set("hint", _broadcast(self.small, self.probed))
         return query
 
     def _named(self, item: Item) -> exp.Expr:
@@ -208,7 +223,7 @@ def _inner_join(relation: InnerJoin) -> _Body:
         on = [_within(c, names) for c in pending if referenced(c) <= names.keys()]
         pending = [c for c in pending if not referenced(c) <= names.keys()]
         join = exp.Join(this=joined, on=all_of(on)) if on else exp.Join(this=joined, kind="CROSS")
-        body = _Body(left, names, join, small=LEFT if relation.small_first else None)
+        body = _Body(left, names, join, small=LEFT if relation.small_first else None, probed=_tables(right))
         if position < len(relation.inputs):
             left = exp.Subquery(this=body.select(_all(names, relation)), alias=_alias(LEFT))
             left_names = {name: col(name, LEFT) for name in names}
@@ -218,6 +233,17 @@ def _inner_join(relation: InnerJoin) -> _Body:
 def _all(names: _Names, relation: Relation) -> Iterable[Item]:
     """Those columns of a join that its inputs so far have."""
     return (Item(col(c.name), c) for c in relation.schema if c.name in names)
+
+
+def _tables(relation: Relation) -> frozenset[str]:
+    return frozenset(node.name for node in walk(relation) if isinstance(node, Table))
+
+
+def _broadcast(side: str, probed: frozenset[str] = frozenset()) -> exp.Hint:
+    hint = exp.Hint(expressions=[exp.func("BROADCAST", exp.to_identifier(side))])
+    if probed:
+        hint.meta[_PROBED] = probed
+    return hint
 
 
 # Names

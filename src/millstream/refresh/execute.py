@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # up to so many rows in all, one task beats several
 MAX_TINY_ROWS = 200_000
+# a table of so few rows is sent to the tasks sooner than a delta is sent to it
+MAX_SENT_ROWS = 20_000
 _RESULTS = {CHANGES, RECOMPUTED, NET, REMOVED}
 
 
@@ -80,6 +82,10 @@ class StageRun:
     is_large: bool = False
     sizes: dict[str, int] = field(default_factory=dict, init=False)
     """The number of rows of what the steps can read, about."""
+    frames: dict[str, DataFrame] = field(default_factory=dict, init=False)
+    """What the steps can read ..."""
+    in_one_task: dict[str, bool] = field(default_factory=dict, init=False)
+    """... and whether it was made readable in a single task."""
     kept: list[DataFrame] = field(default_factory=list, init=False)
     """Large results, which Spark keeps for the steps after them."""
 
@@ -132,6 +138,7 @@ class StageRun:
         with self.cost.timing("read"):
             self._bind_inputs(step.tables)
         self.worker.plan_for(Scale.LARGE)
+        self._show(step, Scale.LARGE)
         with self.cost.timing("compute"):
             frame = self.worker.spark.sql(step.text(hints=False))
             return self.worker.store.replace(self.path, frame, self.txn, self.metadata)
@@ -155,10 +162,20 @@ class StageRun:
                 self._bind(delta_name(name), changes, self.feed_rows)
 
     def _bind(self, name: str, frame: DataFrame, rows: int) -> None:
-        """Make a frame readable for the steps; a small one in a single task, so that nothing needs an exchange."""
-        self.sizes[name] = rows
-        is_tiny = rows <= MAX_TINY_ROWS and not self.is_large
-        self.worker.bind(name, frame.coalesce(1) if is_tiny else frame)
+        """Have a frame ready for the steps to read."""
+        self.sizes[name], self.frames[name] = rows, frame
+        self.in_one_task.pop(name, None)
+
+    def _show(self, step: Step, scale: Scale) -> None:
+        """Make readable what a step reads: for a tiny one in a single task, so that nothing needs an exchange.
+
+        For others as it is: rows that are on the driver are sent from there, without a job.
+        """
+        is_tiny = scale is Scale.TINY
+        for name in step.tables:
+            if self.in_one_task.get(name) is not is_tiny:
+                self.worker.bind(name, self.frames[name].coalesce(1) if is_tiny else self.frames[name])
+                self.in_one_task[name] = is_tiny
 
     def _counted(self, rows: int | None) -> int:
         """The number of rows of what is read, and that is now part of the cost; unknown ones are many."""
@@ -221,7 +238,11 @@ class StageRun:
             scale = Scale.TINY if rows <= MAX_TINY_ROWS else Scale.SMALL
         with self.cost.timing("plan"):
             self.worker.plan_for(scale)
-            return self.worker.spark.sql(step.text(hints=scale is Scale.SMALL))
+            self._show(step, scale)
+            if scale is not Scale.SMALL:
+                return self.worker.spark.sql(step.text(hints=False))
+            tiny = frozenset(name for name in step.tables if self.sizes[name] <= MAX_SENT_ROWS)
+            return self.worker.spark.sql(step.text(hints=True, tiny=tiny))
 
 
 def _collect(frame: DataFrame) -> pa.Table:

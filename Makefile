@@ -46,6 +46,7 @@ fmt: setup ## Format the code and sort the imports
 
 bench: setup ## Run the benchmark; results go to docs/benchmarks (ARGS: options of `millstream bench`)
 	@$(BIN)/millstream bench $(ARGS)
+	@$(BIN)/millstream bench --tpch $(ARGS)
 
 lock: ## Renew requirements.lock from pyproject.toml (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: install it (e.g. with pip) and run again." >&2; exit 1; }

@@ -377,3 +377,12 @@ class TestDemoAndBench:
         assert (called[0]["rows"], called[0]["keep"]) == (1000, Path("kept"))
         assert (called[1]["quick"], called[1]["out"]) == (True, Path("results"))
         assert callable(called[0]["progress"])
+
+    def test_bench_has_two_parts(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        called: list[str] = []
+        module = types.ModuleType("millstream.bench")
+        module.run = lambda output, **options: called.append("run")  # type: ignore[attr-defined]
+        module.run_tpch = lambda output, **options: called.append("run_tpch")  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "millstream.bench", module)
+        assert (call("bench", "--tpch").code, call("bench").code) == (0, 0)
+        assert called == ["run_tpch", "run"]

@@ -27,7 +27,10 @@ def strategy(call: str, type_: str) -> str:
         ("SUM(x)", "int", ALGEBRAIC),
         ("SUM(x)", "bigint", ALGEBRAIC),
         ("SUM(x)", "decimal(27,3)", ALGEBRAIC),
-        ("SUM(x)", "decimal(28,3)", RESCAN),
+        ("SUM(x)", "decimal(28,6)", ALGEBRAIC),
+        ("SUM(x)", "decimal(38,6)", ALGEBRAIC),
+        # beyond six digits behind the point a product with a weight may round
+        ("SUM(x)", "decimal(28,7)", RESCAN),
         ("SUM(x)", "double", RESCAN),
         ("AVG(x)", "int", ALGEBRAIC),
         ("AVG(x)", "decimal(24,10)", ALGEBRAIC),

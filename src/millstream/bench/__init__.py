@@ -1,5 +1,6 @@
 """The benchmark: FULL against DIFFERENTIAL in one run, with raw data, a plot and a page for the docs."""
 
 from millstream.bench.run import run
+from millstream.bench.tpch.run import run_tpch
 
-__all__ = ["run"]
+__all__ = ["run", "run_tpch"]

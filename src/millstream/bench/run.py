@@ -65,7 +65,7 @@ def run(
             bench.matrix(rows)
         result = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": _machine(),
+            "machine": machine(),
             "trivial_job_ms": median([trivial_before, bench.trivial_job_ms()]),
             "no_data_ms": bench.no_data_ms,
             "samples": [asdict(s) for s in bench.samples],
@@ -172,7 +172,8 @@ class _Bench:
             assert result.action == "NO_DATA"
 
 
-def _machine() -> dict[str, object]:
+def machine() -> dict[str, object]:
+    """Where it was measured."""
     import os
 
     return {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()}

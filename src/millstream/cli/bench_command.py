@@ -13,6 +13,7 @@ from millstream.cli.session import Session, verb
 def bench(
     session: Session,
     quick: Annotated[bool, typer.Option("--quick", help="Small tables only, a few minutes.")] = False,
+    tpch: Annotated[bool, typer.Option("--tpch", help="TPC-H's 22 queries instead, at scale factor 1.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the raw results and the plot to this directory.")] = None,
 ) -> None:
     """Measure FULL against DIFFERENTIAL refreshes.
@@ -21,6 +22,7 @@ def bench(
 
       millstream bench --quick --out results
     """
-    run = importlib.import_module("millstream.bench").run
+    bench = importlib.import_module("millstream.bench")
+    run = bench.run_tpch if tpch else bench.run
     with session.progress.working("starting the benchmark"):
         run(session.output, quick=quick, out=out, progress=session.progress)

@@ -2,8 +2,9 @@
 
 Semantics: the rows of the left input without a partner in the right one.
 Delta rule: with `n(l)` the number of partners of a row now and `d(l)` its change,
-    `delta(L ▷ R) = delta(L) ▷ new(R)  +  old(L) ⋉ delta(R), weighted by [n = 0] − [n − d = 0]`.
-    A row of the old left input enters the result when it lost its last partner, and leaves when it gained its first.
+    `delta(L ▷ R) = new(L) ⋉ delta(R), weighted by [n = 0] − [n − d = 0]  +  delta(L), weighted by [n − d = 0]`.
+    A row enters the result when it lost its last partner, and leaves when it gained its first. Where the right input
+    did not change that is `delta(L) ▷ R`.
 State kept: none; `n` is counted for the affected rows only.
 Cost: one probe of the right input for the affected rows, and one of the left input where the right one changed.
 NULL and duplicate behaviour: a NULL condition is no partner; partners are counted with their weights, so that
@@ -13,10 +14,13 @@ Falls back when: never.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 from sqlglot import exp
 
 from millstream.diff.base import Difference, rule
-from millstream.diff.zset import distinct_columns, negate, plus
+from millstream.diff.zset import distinct_columns, plus, weighted
 from millstream.ops import (
     Aggregate,
     AntiJoin,
@@ -52,6 +56,7 @@ NOW = Column("__ms_partners", "bigint")
 CHANGE = Column("__ms_partners_change", "bigint")
 # stands in for the columns of a condition that does not mention the left input
 ANY_ROW = Column("__ms_any", "int")
+THERE = Column("__ms_there", "boolean")
 PARTNERS_OF = "__ms_p"
 
 
@@ -59,31 +64,35 @@ PARTNERS_OF = "__ms_p"
 def anti_join(difference: Difference, relation: Relation) -> Relation | None:
     """See the module."""
     assert isinstance(relation, AntiJoin)
+    return filtering_join(difference, relation, _is_zero)
+
+
+def filtering_join(
+    difference: Difference, relation: AntiJoin | SemiJoin, belongs: Callable[[exp.Expr], exp.Expr]
+) -> Relation | None:
+    """The change of the rows that belong to the result, 1 or 0, by the number of their partners."""
     left_change, right_change = difference.delta(relation.left), difference.delta(relation.right)
-    parts: list[Relation] = []
+    if right_change is None:
+        right = difference.new(relation.right)
+        return None if left_change is None else dataclasses.replace(relation, left=left_change, right=right)
+    rows = [_marked(SemiJoin(difference.new(relation.left), right_change, relation.condition), exp.true())]
     if left_change is not None:
-        parts.append(AntiJoin(left_change, difference.new(relation.right), relation.condition))
-    if right_change is not None:
-        parts.append(flips(difference, relation, left_change, right_change))
-    return plus(parts) if parts else None
-
-
-def flips(
-    difference: Difference, relation: AntiJoin | SemiJoin, left_change: Relation | None, right_change: Relation
-) -> Relation:
-    """The rows of the old left input that lost their last partner, and with the opposite weight that gained a first."""
-    affected: list[Relation] = [SemiJoin(difference.new(relation.left), right_change, relation.condition)]
-    if left_change is not None:
-        affected.append(negate(SemiJoin(left_change, right_change, relation.condition)))
-    rows = plus(affected)
+        rows.append(_marked(left_change, exp.false()))
+    affected = plus(rows)
     names = sorted(referenced(relation.condition) & {c.name for c in relation.left.columns})
-    counts = _partners(difference, relation, rows, right_change, names)
-    looked_up = OuterJoin("left", rows, counts, all_of(same(col(n), col(n + PARTNERS_OF)) for n in names))
+    counts = _partners(difference, relation, affected, right_change, names)
+    looked_up = OuterJoin("left", affected, counts, all_of(same(col(n), col(n + PARTNERS_OF)) for n in names))
     now = coalesce(col(NOW.name), ZERO)
     before = subtract(now, coalesce(col(CHANGE.name), ZERO))
-    flip = subtract(_is_zero(now), _is_zero(before))
-    new_weight = Item(cast(multiply(weight(), flip), "bigint"), WEIGHT_COLUMN)
+    factor = when(col(THERE.name), subtract(belongs(now), belongs(before)), belongs(before))
+    new_weight = Item(cast(multiply(weight(), factor), "bigint"), WEIGHT_COLUMN)
     return Filter(Project(looked_up, (*keep(relation.columns), new_weight)), compare(exp.NEQ, weight(), ZERO))
+
+
+def _marked(rows: Relation, there: exp.Expr) -> Relation:
+    """Affected rows: those that are in the left input now, or the change of that."""
+    rows = weighted(rows)
+    return Project(rows, (*keep(rows.columns), Item(there, THERE), *keep([WEIGHT_COLUMN])))
 
 
 def _partners(

@@ -12,13 +12,12 @@ Falls back when: never.
 
 from __future__ import annotations
 
-from sqlglot import exp
-
 from millstream.diff.base import Difference, rule
 from millstream.diff.zset import plus
 from millstream.ops import InnerJoin, Project, Relation
 from millstream.ops.expressions import keep
-from millstream.ops.relations import WEIGHT_COLUMN, referenced
+from millstream.ops.join_order import connected_order
+from millstream.ops.relations import WEIGHT_COLUMN
 
 
 @rule(InnerJoin, "sum of joins that start from a delta")
@@ -41,22 +40,3 @@ def _term(relation: InnerJoin, change: Relation, others: list[Relation]) -> Rela
     ordered = connected_order(change, others, relation.conditions)
     joined = InnerJoin(tuple(ordered), relation.conditions, small_first=True)
     return Project(joined, keep((*relation.columns, WEIGHT_COLUMN)))
-
-
-def connected_order(start: Relation, others: list[Relation], conditions: tuple[exp.Expr, ...]) -> list[Relation]:
-    """Order inputs so that each is tied by an equality to those before it, wherever that is possible."""
-    ordered, waiting = [start], list(others)
-    reached = {c.name for c in start.columns}
-    while waiting:
-        best = max(waiting, key=lambda r: _ties(r, reached, conditions))
-        waiting.remove(best)
-        ordered.append(best)
-        reached |= {c.name for c in best.columns}
-    return ordered
-
-
-def _ties(relation: Relation, reached: set[str], conditions: tuple[exp.Expr, ...]) -> tuple[bool, bool]:
-    """Whether an equality, or else any condition, becomes usable by joining the relation next."""
-    own = {c.name for c in relation.columns}
-    usable = [c for c in conditions if (names := referenced(c)) & own and names & reached and names <= own | reached]
-    return any(isinstance(c.unnest(), exp.EQ | exp.NullSafeEQ) for c in usable), bool(usable)

@@ -63,18 +63,18 @@ class Step:
     relation: Relation
     only_if: str | None = None
     looks_up: str | None = None
-    _texts: dict[bool, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _texts: dict[tuple[bool, frozenset[str]], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def tables(self) -> frozenset[str]:
         """The names of what it reads."""
         return frozenset(node.name for node in walk(self.relation) if isinstance(node, Table))
 
-    def text(self, *, hints: bool) -> str:
-        """The query in Spark's SQL; the same at each refresh."""
-        if hints not in self._texts:
-            self._texts[hints] = to_sql(render(self.relation), hints=hints)
-        return self._texts[hints]
+    def text(self, *, hints: bool, tiny: frozenset[str] = frozenset()) -> str:
+        """The query in Spark's SQL, the same at each refresh; see `to_sql`."""
+        if (hints, tiny) not in self._texts:
+            self._texts[hints, tiny] = to_sql(render(self.relation), hints=hints, tiny=tiny)
+        return self._texts[hints, tiny]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from sqlglot import exp
 
 from millstream.diff.bag import BagStage
 from millstream.diff.base import Difference, delta_name, new_name
-from millstream.diff.inner_join import connected_order
 from millstream.diff.plan import FRONTIER, MORE, NET, REMOVED, STORED, AnyStep, Fixpoint, Kind, Layout, Step
 from millstream.diff.turnover import Turnover, has_rules
 from millstream.diff.zset import consolidate, distinct_columns, negate, plus, renamed, weighted
@@ -59,6 +58,7 @@ from millstream.ops.expressions import (
     weight,
     wrapped,
 )
+from millstream.ops.join_order import connected_order
 from millstream.ops.relations import WEIGHT_COLUMN
 
 FIRST = "first"  # what the change of the inputs does to the stored rows; MORE is set for rows that lost a derivation

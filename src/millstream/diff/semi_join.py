@@ -1,8 +1,8 @@
 """The delta rule of the semi join: EXISTS, IN, LEFT SEMI JOIN.
 
 Semantics: the rows of the left input with a partner in the right one, each as often as it is there.
-Delta rule: `delta(L ⋉ R) = delta(L) ⋉ new(R)  +  old(L) ⋉ delta(R), weighted by [n > 0] − [n − d > 0]`, with `n` the
-    number of partners of a row now and `d` its change: the opposite of the anti join's.
+Delta rule: `delta(L ⋉ R) = new(L) ⋉ delta(R), weighted by [n > 0] − [n − d > 0]  +  delta(L), weighted by [n − d > 0]`,
+    with `n` the number of partners of a row now and `d` its change: as the anti join's.
 State kept: none; `n` is counted for the affected rows only.
 Cost: one probe of the right input for the affected rows, and one of the left input where the right one changed.
 NULL and duplicate behaviour: as the anti join's.
@@ -11,20 +11,16 @@ Falls back when: never.
 
 from __future__ import annotations
 
-from millstream.diff.anti_join import flips
+from sqlglot import exp
+
+from millstream.diff.anti_join import filtering_join
 from millstream.diff.base import Difference, rule
-from millstream.diff.zset import negate, plus
 from millstream.ops import Relation, SemiJoin
+from millstream.ops.expressions import ONE, ZERO, compare, when
 
 
 @rule(SemiJoin, "rows that gain their first or lose their last partner")
 def semi_join(difference: Difference, relation: Relation) -> Relation | None:
     """See the module."""
     assert isinstance(relation, SemiJoin)
-    left_change, right_change = difference.delta(relation.left), difference.delta(relation.right)
-    parts: list[Relation] = []
-    if left_change is not None:
-        parts.append(SemiJoin(left_change, difference.new(relation.right), relation.condition))
-    if right_change is not None:
-        parts.append(negate(flips(difference, relation, left_change, right_change)))
-    return plus(parts) if parts else None
+    return filtering_join(difference, relation, lambda count: when(compare(exp.GT, count, ZERO), ONE, ZERO))

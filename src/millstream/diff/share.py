@@ -11,19 +11,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence, Set
 
-from millstream.diff.plan import Step
+from millstream.diff.narrow import narrow
+from millstream.diff.plan import STATE, Step
+from millstream.diff.size import is_small
 from millstream.ops import (
     Aggregate,
     AntiJoin,
-    Filter,
     InnerJoin,
     OuterJoin,
-    Project,
     Relation,
-    Repeat,
     SemiJoin,
     Table,
-    UnionAll,
     Window,
     walk,
 )
@@ -37,6 +35,8 @@ _COSTLY = (InnerJoin, OuterJoin, SemiJoin, AntiJoin, Aggregate, Window)
 
 def share(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The same steps, with the ones they share put before the first that needs them."""
+    looked_up = {STATE, *(step.name for step in steps)}
+    steps = [dataclasses.replace(step, relation=narrow(step.relation, looked_up)) for step in steps]
     counts = occurrences(tuple(step.relation for step in steps))
     small = {step.name for step in steps}
     result: list[Step] = []
@@ -63,23 +63,3 @@ def _is_worth_keeping(relation: Relation, steps: Set[str]) -> bool:
     nodes = list(walk(relation))
     reads_large = any(isinstance(n, Table) and not is_small(n, steps) for n in nodes)
     return reads_large and any(isinstance(n, _COSTLY) for n in nodes) and is_small(relation, steps)
-
-
-def is_small(relation: Relation, steps: Set[str] = frozenset()) -> bool:
-    """Whether a relation is about the size of a change: a change feed, a step's result, or what is joined to one."""
-    match relation:
-        case Table():
-            return relation.is_weighted or relation.name in steps
-        case Filter() | Project() | Aggregate() | Window() | Repeat():
-            return is_small(relation.input, steps)
-        case InnerJoin():
-            return any(is_small(i, steps) for i in relation.inputs)
-        case SemiJoin():
-            return is_small(relation.left, steps) or is_small(relation.right, steps)
-        case AntiJoin():
-            return is_small(relation.left, steps)
-        case OuterJoin():
-            return is_small(relation.left, steps) and (relation.kind == "left" or is_small(relation.right, steps))
-        case UnionAll():
-            return all(is_small(i, steps) for i in relation.inputs)
-    return False

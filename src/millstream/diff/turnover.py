@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from millstream.diff.base import Difference
-from millstream.diff.inner_join import connected_order
 from millstream.diff.zset import consolidate
 from millstream.ops import (
     AntiJoin,
@@ -39,6 +38,7 @@ from millstream.ops import (
     walk,
 )
 from millstream.ops.expressions import ZERO, col, compare, keep, null, weight
+from millstream.ops.join_order import connected_order
 from millstream.ops.walk import with_children
 
 PATH = (Scan, Filter, Project, Repeat, InnerJoin, UnionAll, SemiJoin, AntiJoin, OuterJoin)

@@ -204,13 +204,15 @@ class InnerJoin(Relation):
 class OuterJoin(Relation):
     """A LEFT or FULL outer join (a RIGHT one is a LEFT one with its inputs exchanged).
 
-    Only the left input may be weighted: then the right one is looked up for each row of a delta.
+    Only the left input may be weighted: then the right one is looked up for each row of a delta. With `small_right`
+    that one is expected to be small enough to be sent to every task.
     """
 
     kind: OuterKind
     left: Relation
     right: Relation
     condition: exp.Expr
+    small_right: bool = False
 
     def __post_init__(self) -> None:
         if self.right.is_weighted:
@@ -226,11 +228,15 @@ class OuterJoin(Relation):
 
 @dataclass(frozen=True, eq=False)
 class _FilteringJoin(Relation):
-    """Keeps or drops rows of the left input; the right one may be a Z-set, of which any weight counts as there."""
+    """Keeps or drops rows of the left input; the right one may be a Z-set, of which any weight counts as there.
+
+    With `small_right` the right one is expected to be small enough to be sent to every task.
+    """
 
     left: Relation
     right: Relation
     condition: exp.Expr
+    small_right: bool = False
 
     def __post_init__(self) -> None:
         self._require(referenced(self.condition), "condition")

@@ -2,8 +2,9 @@
 
 Filters, renamings and one join fold into the SELECT above them; each further join, aggregation or computed column is
 a SELECT of its own. Joins are written as nested binary ones. Where the first input is small the running result
-carries a BROADCAST hint at every level: Catalyst multiplies size estimates through joins, so that without the hint
-the second join of a hundred-row delta is already planned as a shuffle of the large table.
+carries a BROADCAST hint at every level, and a right one that is small has its own: Catalyst multiplies size estimates
+through joins, so that without the hint the second join of a hundred-row delta is already planned as a shuffle of the
+large table.
 
 The tree is built from copies of the relations' expressions, and only here: a tree's own nodes are never shared.
 """
@@ -11,13 +12,14 @@ The tree is built from copies of the relations' expressions, and only here: a tr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from sqlglot import exp
 
 from millstream import naming
 from millstream.ops.expressions import ONE, all_of, cast, col, compare, multiply, wrapped
+from millstream.ops.join_order import connected_order
 from millstream.ops.relations import (
     Aggregate,
     AntiJoin,
@@ -37,15 +39,28 @@ from millstream.ops.relations import (
     Window,
     referenced,
 )
+from millstream.ops.walk import walk
 
 LEFT, RIGHT = "l", "r"
+_PROBED = "probed"
 
 _Names = Mapping[str, exp.Expr]
 """What each column of a relation is within a SELECT."""
 
 
-def to_sql(query: exp.Query, dialect: str = "spark", *, pretty: bool = False, hints: bool = True) -> str:
-    """Print a query; hints are Spark's only, and left out on request."""
+def to_sql(
+    query: exp.Query, dialect: str = "spark", *, pretty: bool = False, hints: bool = True, tiny: Set[str] = frozenset()
+) -> str:
+    """Print a query; hints are Spark's only, and left out on request.
+
+    Args:
+        tiny: tables that are rather sent to the tasks themselves than have a join's small side sent to them: a chain
+            of joins whose small side is sent waits for one Spark job after the other.
+    """
+    for select in query.find_all(exp.Select) if tiny else ():
+        hint = select.args.get("hint")
+        if hint is not None and (tables := hint.meta.get(_PROBED)) and tables <= tiny:
+            select.set("hint", _broadcast(RIGHT))
     if not (hints and dialect == "spark") and query.find(exp.Hint):
         query = query.copy()
         for select in query.find_all(exp.Select):
@@ -82,7 +97,10 @@ class _Body:
     names: _Names
     join: exp.Join | None = None
     where: tuple[exp.Expr, ...] = ()
-    is_small: bool = False
+    small: str | None = None
+    """The side that is sent to every task ..."""
+    probed: frozenset[str] = frozenset()
+    """... and the tables of the other one."""
 
     def select(self, items: Iterable[Item]) -> exp.Select:
         """The SELECT of some items over this."""
@@ -91,8 +109,8 @@ class _Body:
             query.set("joins", [self.join])
         if self.where:
             query.set("where", exp.Where(this=all_of(self.where)))
-        if self.is_small:
-            query.set("hint", exp.Hint(expressions=[exp.func("BROADCAST", exp.to_identifier(LEFT))]))
+        if self.small is not None:
+            query.set("hint", _broadcast(self.small, self.probed))
         return query
 
     def _named(self, item: Item) -> exp.Expr:
@@ -114,11 +132,11 @@ def _body(relation: Relation) -> _Body:
         case InnerJoin():
             return _inner_join(relation)
         case OuterJoin():
-            return _binary_join(relation.left, relation.right, relation.condition, side=relation.kind.upper())
+            return _binary_join(relation, side=relation.kind.upper())
         case SemiJoin():
-            return _binary_join(relation.left, relation.right, relation.condition, side="LEFT", kind="SEMI")
+            return _binary_join(relation, side="LEFT", kind="SEMI")
         case AntiJoin():
-            return _binary_join(relation.left, relation.right, relation.condition, side="LEFT", kind="ANTI")
+            return _binary_join(relation, side="LEFT", kind="ANTI")
     return _Body(*_source(relation, LEFT))
 
 
@@ -187,18 +205,22 @@ def _repeat(relation: Repeat) -> exp.Query:
 # Joins
 
 
-def _binary_join(left: Relation, right: Relation, condition: exp.Expr, *, side: str, kind: str = "") -> _Body:
-    source, left_names = _source(left, LEFT)
-    joined, right_names = _source(right, RIGHT)
+def _binary_join(relation: OuterJoin | SemiJoin | AntiJoin, *, side: str, kind: str = "") -> _Body:
+    source, left_names = _source(relation.left, LEFT)
+    joined, right_names = _source(relation.right, RIGHT)
     names = {**right_names, **left_names}
-    join = exp.Join(this=joined, side=side, kind=kind or None, on=_within(condition, names))
-    return _Body(source, names, join)
+    join = exp.Join(this=joined, side=side, kind=kind or None, on=_within(relation.condition, names))
+    return _Body(source, names, join, small=RIGHT if relation.small_right else None)
 
 
 def _inner_join(relation: InnerJoin) -> _Body:
-    left, left_names = _source(relation.inputs[0], LEFT)
+    first, *others = relation.inputs
+    if not relation.small_first:
+        # a query may list its tables in any order: one by one, two of them could make a product
+        others = connected_order(first, others, relation.conditions)[1:]
+    left, left_names = _source(first, LEFT)
     pending = list(relation.conditions)
-    for position, right in enumerate(relation.inputs[1:], start=2):
+    for position, right in enumerate(others, start=2):
         joined, right_names = _source(right, RIGHT)
         names = {**left_names, **right_names}
         if naming.WEIGHT in left_names and naming.WEIGHT in right_names:
@@ -206,7 +228,7 @@ def _inner_join(relation: InnerJoin) -> _Body:
         on = [_within(c, names) for c in pending if referenced(c) <= names.keys()]
         pending = [c for c in pending if not referenced(c) <= names.keys()]
         join = exp.Join(this=joined, on=all_of(on)) if on else exp.Join(this=joined, kind="CROSS")
-        body = _Body(left, names, join, is_small=relation.small_first)
+        body = _Body(left, names, join, small=LEFT if relation.small_first else None, probed=_tables(right))
         if position < len(relation.inputs):
             left = exp.Subquery(this=body.select(_all(names, relation)), alias=_alias(LEFT))
             left_names = {name: col(name, LEFT) for name in names}
@@ -216,6 +238,17 @@ def _inner_join(relation: InnerJoin) -> _Body:
 def _all(names: _Names, relation: Relation) -> Iterable[Item]:
     """Those columns of a join that its inputs so far have."""
     return (Item(col(c.name), c) for c in relation.schema if c.name in names)
+
+
+def _tables(relation: Relation) -> frozenset[str]:
+    return frozenset(node.name for node in walk(relation) if isinstance(node, Table))
+
+
+def _broadcast(side: str, probed: frozenset[str] = frozenset()) -> exp.Hint:
+    hint = exp.Hint(expressions=[exp.func("BROADCAST", exp.to_identifier(side))])
+    if probed:
+        hint.meta[_PROBED] = probed
+    return hint
 
 
 # Names

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 # up to so many rows in all, one task beats several
 MAX_TINY_ROWS = 200_000
+# a table of so few rows is sent to the tasks sooner than a delta is sent to it
+MAX_SENT_ROWS = 20_000
 _RESULTS = {CHANGES, RECOMPUTED, NET, REMOVED}
 
 
@@ -60,15 +62,19 @@ class Cost:
     milliseconds: dict[str, float] = field(default_factory=dict)
     strategies: list[str] = field(default_factory=list)
     """How the changes of recursions were computed."""
+    _inside: float = 0.0
+    """What the phases inside the current one have taken."""
 
     @contextmanager
     def timing(self, phase: str) -> Iterator[None]:
-        """Add the time of a block to a phase."""
-        start = time.perf_counter()
+        """Add the time of a block to a phase, but for that of the phases inside it."""
+        start, outside, self._inside = time.perf_counter(), self._inside, 0.0
         try:
             yield
         finally:
-            self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + (time.perf_counter() - start) * 1000
+            spent = (time.perf_counter() - start) * 1000
+            self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + spent - self._inside
+            self._inside = outside + spent
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,10 @@ class StageRun:
     settings: Settings = field(default_factory=Settings)
     sizes: dict[str, int] = field(default_factory=dict, init=False)
     """The number of rows of what the steps can read, about."""
+    frames: dict[str, DataFrame] = field(default_factory=dict, init=False)
+    """What the steps can read ..."""
+    in_one_task: dict[str, bool] = field(default_factory=dict, init=False)
+    """... and whether it was made readable in a single task."""
     kept: list[DataFrame] = field(default_factory=list, init=False)
     """Large results, which Spark keeps for the steps after them."""
 
@@ -151,6 +161,7 @@ class StageRun:
         with self.cost.timing("read"):
             self._bind_inputs(step.tables)
         self.worker.plan_for(Scale.LARGE)
+        self._show(step, Scale.LARGE)
         with self.cost.timing("compute"):
             frame = self.worker.spark.sql(step.text(hints=False))
             return self.worker.store.replace(self.path, frame, self.txn, self.metadata)
@@ -198,10 +209,20 @@ class StageRun:
                 self._bind(delta_name(name), changes, self.feed_rows)
 
     def _bind(self, name: str, frame: DataFrame, rows: int) -> None:
-        """Make a frame readable for the steps; a small one in a single task, so that nothing needs an exchange."""
-        self.sizes[name] = rows
-        is_tiny = rows <= MAX_TINY_ROWS and not self.is_large
-        self.worker.bind(name, frame.coalesce(1) if is_tiny else frame)
+        """Have a frame ready for the steps to read."""
+        self.sizes[name], self.frames[name] = rows, frame
+        self.in_one_task.pop(name, None)
+
+    def _show(self, step: Step, scale: Scale) -> None:
+        """Make readable what a step reads: for a tiny one in a single task, so that nothing needs an exchange.
+
+        For others as it is: rows that are on the driver are sent from there, without a job.
+        """
+        is_tiny = scale is Scale.TINY
+        for name in step.tables:
+            if self.in_one_task.get(name) is not is_tiny:
+                self.worker.bind(name, self.frames[name].coalesce(1) if is_tiny else self.frames[name])
+                self.in_one_task[name] = is_tiny
 
     def _counted(self, rows: int | None) -> int:
         """The number of rows of what is read, and that is now part of the cost; unknown ones are many."""
@@ -283,8 +304,13 @@ class StageRun:
         if not self.is_large:
             rows = sum(self.sizes[name] for name in step.tables)
             scale = Scale.TINY if rows <= MAX_TINY_ROWS else Scale.SMALL
-        self.worker.plan_for(scale)
-        return self.worker.spark.sql(step.text(hints=scale is Scale.SMALL))
+        with self.cost.timing("plan"):
+            self.worker.plan_for(scale)
+            self._show(step, scale)
+            if scale is not Scale.SMALL:
+                return self.worker.spark.sql(step.text(hints=False))
+            tiny = frozenset(name for name in step.tables if self.sizes[name] <= MAX_SENT_ROWS)
+            return self.worker.spark.sql(step.text(hints=True, tiny=tiny))
 
 
 def _collect(frame: DataFrame) -> pa.Table:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.diff import anti_join, bag, inner_join, keyed, linear, outer_join, partition, recursive, semi_join
-from millstream.diff.aggregate import algebraic, extremum, rescan
+from millstream.diff.aggregate import algebraic, extremum, rescan, wide_sum
 from millstream.diff.rules import RULES, STRATEGIES
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ HEADINGS = (
     "Falls back when",
 )
 STAGES = (bag, keyed, partition, recursive)
-FAMILIES = (algebraic, extremum, rescan)
+FAMILIES = (algebraic, wide_sum, extremum, rescan)
 MODULES = (linear, inner_join, outer_join, semi_join, anti_join, *STAGES, *FAMILIES)
 
 _NOTE = "<!-- written by python -m millstream.testing.operator_docs from the module's docstring -->"

@@ -12,6 +12,7 @@ from millstream.diff.aggregate.accumulator import Accumulator
 from millstream.diff.aggregate.algebraic import CountOf, SumOf
 from millstream.diff.aggregate.extremum import Extremum
 from millstream.diff.aggregate.rescan import Rescan
+from millstream.diff.aggregate.wide_sum import MAX_SCALE, WideSum
 from millstream.ops import Column, Item
 from millstream.ops.expressions import ZERO, cast, col, compare, when
 
@@ -61,6 +62,8 @@ class _Chooser:
             return Call(item.column, col(self._count(argument, condition)), "algebraic")
         if isinstance(call, exp.Sum) and (kept := _sum_types(argument_type)):
             return Call(item.column, self._sum(item, argument, condition, kept), "algebraic")
+        if isinstance(call, exp.Sum) and argument is not None and _is_wide(argument_type):
+            return Call(item.column, col(self._wide_sum(argument, condition, item.column.type)), "algebraic")
         if isinstance(call, exp.Avg) and (kept := _sum_types(argument_type)) and _divides_exactly(argument_type):
             return Call(item.column, self._average(item, argument, condition, argument_type, kept), "algebraic")
         if isinstance(call, exp.Min | exp.Max) and argument is not None and not _is_inexact(argument_type):
@@ -75,6 +78,10 @@ class _Chooser:
         count = self._count(argument, condition)
         name = self._add(SumOf(self._name("sum"), argument, condition, *kept))
         return when(compare(exp.GT, col(count), ZERO), cast(col(name), item.column.type))
+
+    def _wide_sum(self, argument: exp.Expr, condition: exp.Expr | None, type_: str) -> str:
+        count = self._count(argument, condition)
+        return self._add(WideSum(self._name("sum"), argument, condition, type_, count))
 
     def _average(
         self,
@@ -127,6 +134,11 @@ def _sum_types(argument: str) -> tuple[str, str] | None:
         if precision <= MAX_EXACT_PRECISION:
             return f"decimal({precision + 10},{scale})", argument
     return None
+
+
+def _is_wide(argument: str) -> bool:
+    """Whether a sum has all its digits in the type of its result, see `wide_sum`."""
+    return argument.startswith("decimal(") and _decimal(argument)[1] <= MAX_SCALE
 
 
 def _divides_exactly(argument: str) -> bool:

@@ -1,0 +1,136 @@
+"""TPC-H's page: a line per query, the verdict against the targets, a plot, and the raw data they come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from millstream.bench.report import Summary
+
+Samples = Sequence[Mapping[str, Any]]
+
+LEAST_FASTER = 16
+MOST_SLOWER = 2.0
+_PHASES = ("read", "plan", "compute", "commit")
+
+
+def write_report(result: Mapping[str, Any], out: Path, *, quick: bool) -> Summary:
+    """Write raw data, plot and page to `out`; a quick run's go beside a full one's, under another name."""
+    out.mkdir(parents=True, exist_ok=True)
+    stem = "tpch-quick" if quick else "tpch"
+    (out / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
+    summary = summarise(result)
+    plotted = plot(result["samples"], out / f"{stem}.png")
+    (out / f"{stem}.md").write_text(_page(result, summary, f"{stem}.png" if plotted else None, f"{stem}.json"))
+    return summary
+
+
+def summarise(result: Mapping[str, Any]) -> Summary:
+    """Medians per query, and the targets."""
+    samples: Samples = result["samples"]
+    columns = ("query", "FULL ms", "DIFF ms", "faster", "jobs", "FULL jobs", "rows read", *_PHASES, "other")
+    lines = [_line(samples, name) for name in _queries(samples)]
+    title = f"TPC-H at scale factor {result['scale']:g}, {result['fraction']:.1%} of orders and lineitem changed"
+    return Summary([(title, columns, lines)], _verdicts(samples))
+
+
+def _queries(samples: Samples) -> list[str]:
+    return list(dict.fromkeys(s["query"] for s in samples))
+
+
+def _of(samples: Samples, query: str, mode: str) -> list[Mapping[str, Any]]:
+    return [s for s in samples if (s["query"], s["mode"]) == (query, mode)]
+
+
+def typical(samples: Samples, query: str, mode: str) -> float:
+    """The median time of a query's refreshes in milliseconds."""
+    return float(median(s["ms"] for s in _of(samples, query, mode)))
+
+
+def _line(samples: Samples, query: str) -> tuple[str, ...]:
+    full, diff = typical(samples, query, "FULL"), typical(samples, query, "DIFFERENTIAL")
+    runs = _of(samples, query, "DIFFERENTIAL")
+    phases = [median(s["phases"].get(phase, 0.0) for s in runs) for phase in _PHASES]
+    other = median(s["ms"] - sum(s["phases"].get(phase, 0.0) for phase in _PHASES) for s in runs)
+    return (
+        query,
+        f"{full:,.0f}",
+        f"{diff:,.0f}",
+        f"{full / diff:.1f} x" if runs[-1]["action"] != "NO_DATA" else "no data",
+        str(runs[-1]["jobs"] or 0),
+        str(_of(samples, query, "FULL")[-1]["jobs"] or 0),
+        f"{runs[-1]['rows_read']:,}",
+        *(f"{ms:,.0f}" for ms in (*phases, other)),
+    )
+
+
+def _verdicts(samples: Samples) -> list[str]:
+    queries = _queries(samples)
+    ratios = {q: typical(samples, q, "DIFFERENTIAL") / typical(samples, q, "FULL") for q in queries}
+    faster = [q for q in queries if ratios[q] < 1]
+    idle = [q for q in queries if _of(samples, q, "DIFFERENTIAL")[-1]["action"] == "NO_DATA"]
+    worst = max(queries, key=lambda q: ratios[q])
+    return [
+        f"{_reached(len(faster) >= LEAST_FASTER)}  DIFFERENTIAL faster on {len(faster)} of {len(queries)} "
+        f"(at least {LEAST_FASTER}); {', '.join(idle) or 'none'} of them had nothing to do",
+        f"{_reached(ratios[worst] <= MOST_SLOWER)}  the slowest, {worst}: {ratios[worst]:.2f} times FULL "
+        f"(at most {MOST_SLOWER:g})",
+        f"         all queries together: FULL {_sum(samples, 'FULL'):,.0f} ms, "
+        f"DIFFERENTIAL {_sum(samples, 'DIFFERENTIAL'):,.0f} ms",
+    ]
+
+
+def _reached(reached: bool) -> str:
+    return "reached" if reached else "MISSED "
+
+
+def _sum(samples: Samples, mode: str) -> float:
+    return sum(typical(samples, q, mode) for q in _queries(samples))
+
+
+def _page(result: Mapping[str, Any], summary: Summary, plot_name: str | None, raw: str) -> str:
+    machine = result["machine"]
+    parts = [
+        "# TPC-H benchmark",
+        "",
+        f"Measured on {result['date']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']},",
+        f"in one process, interleaved; medians. Raw data: [{raw}]({raw}).",
+        "The last columns divide DIFFERENTIAL's milliseconds: finding what to read; parsing and analysing the steps;",
+        "optimising and running them; committing; the rest (catalog, logs, choice).",
+        "",
+        *(f"- {line.strip()}" for line in summary.verdicts),
+        "",
+    ]
+    if plot_name:
+        parts += [f"![FULL against DIFFERENTIAL]({plot_name})", ""]
+    for title, columns, rows in summary.tables:
+        parts += [f"## {title}", "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+        parts += ["| " + " | ".join(row) + " |" for row in rows] + [""]
+    return "\n".join(parts)
+
+
+def plot(samples: Samples, path: Path) -> bool:
+    """Two bars per query; False where matplotlib is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    queries = _queries(samples)
+    figure, axis = pyplot.subplots(figsize=(9, 3.4))
+    for shift, mode in ((-0.2, "FULL"), (0.2, "DIFFERENTIAL")):
+        places = [position + shift for position in range(len(queries))]
+        axis.bar(places, [typical(samples, q, mode) for q in queries], width=0.4, label=mode.lower())
+    axis.set_xticks(range(len(queries)), queries, fontsize=7)
+    axis.set_ylabel("ms")
+    axis.grid(visible=True, axis="y", alpha=0.3)
+    axis.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+    return True

@@ -1,0 +1,153 @@
+"""Semi joins with something small go down to the scans, and what is joined to something small is made small first.
+
+Spark can send only the right input of a semi, anti or left join to every task. Where the left one is a delta, it sorts
+and shuffles the right one, which may be a large table, to look a few keys up in it. So:
+
+- the right input of such a join is restricted to the keys of the left one, where that is small;
+- a semi join with something small is moved below other semi and anti joins and into the one input of an inner join that
+  it speaks of, so that these join something small as well;
+- an input of an inner join that starts from a delta is restricted to its keys, if it is not just a table to be read.
+
+Both are the same query in another order; the rules need not know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence, Set
+
+from sqlglot import exp
+
+from millstream.diff.size import is_small
+from millstream.diff.zset import distinct_columns, renamed
+from millstream.ops import (
+    AntiJoin,
+    Filter,
+    InnerJoin,
+    OuterJoin,
+    Project,
+    Relation,
+    SemiJoin,
+    Table,
+    UnionAll,
+    walk,
+)
+from millstream.ops.expressions import all_of, col, keep, substitute
+from millstream.ops.join_order import connected_order
+from millstream.ops.relations import referenced
+from millstream.ops.walk import transform
+
+KEY = "__ms_k"  # behind the name of a column of the left input: its value among the keys that the right one may have
+
+
+def narrow(relation: Relation, small: Set[str]) -> Relation:
+    """The same relation; `small` names the tables that are small though they are no change feeds."""
+    return transform(relation, _Narrowing(small).visit)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Narrowing:
+    small: Set[str]
+
+    def visit(self, node: Relation) -> Relation:
+        match node:
+            case SemiJoin() if self._is_small(node.right):
+                if _narrows(node):
+                    return self._restricted(node.left, node.right, node.condition)
+                return dataclasses.replace(node, small_right=True)
+            case SemiJoin() | AntiJoin() | OuterJoin() if not (isinstance(node, OuterJoin) and node.kind == "full"):
+                return self._looked_up(node)
+            case InnerJoin() if node.small_first:
+                first, *others = node.inputs
+                asked = [self._asked_for(first, other, node.conditions) for other in others]
+                return dataclasses.replace(node, inputs=(first, *asked))
+        return node
+
+    def _is_small(self, relation: Relation) -> bool:
+        return is_small(relation, self.small)
+
+    def _looked_up(self, node: SemiJoin | AntiJoin | OuterJoin) -> Relation:
+        """A join whose right input holds no more than the left one asks for, where this is small."""
+        right = node.right
+        if not self._is_small(right):
+            right = self._with_keys_of(node.left, right, _conjuncts(node.condition))
+            if right is node.right:
+                return node
+        return dataclasses.replace(node, right=right, small_right=True)
+
+    def _asked_for(self, first: Relation, other: Relation, conditions: tuple[exp.Expr, ...]) -> Relation:
+        """An input of an inner join with those rows that the first one asks for; a table is as quickly probed."""
+        is_joined = any(isinstance(n, SemiJoin | AntiJoin | OuterJoin | InnerJoin) for n in walk(other))
+        return self._with_keys_of(first, other, conditions) if is_joined and not self._is_small(other) else other
+
+    def _with_keys_of(self, asking: Relation, relation: Relation, conditions: Sequence[exp.Expr]) -> Relation:
+        """The rows that something small can be equal to by some conditions; all of them where it is not small."""
+        here, there = {c.name for c in asking.columns}, {c.name for c in relation.columns}
+        ties = [c for c in conditions if _ties(c, here, there)]
+        if not ties or here & there or not (self._is_small(asking) and _comes_from_changes(asking)):
+            return relation
+        names = sorted({n for c in ties for n in referenced(c)} & here)
+        keys = renamed(distinct_columns(asking, names), KEY)
+        return self._restricted(relation, keys, substitute(all_of(ties), {n: col(n + KEY) for n in names}))
+
+    def _restricted(self, relation: Relation, keys: Relation, condition: exp.Expr) -> Relation:
+        """The rows with a partner among the keys, restricted as far down as possible."""
+        names = referenced(condition) - {c.name for c in keys.columns}
+        match relation:
+            case Filter():
+                return Filter(self._restricted(relation.input, keys, condition), relation.predicate)
+            case Project():
+                origin = {i.column.name: i.expression for i in relation.items}
+                is_plain = all(isinstance(origin[n], exp.Column) for n in names)
+                # a function over rows would see fewer of them
+                looks_around = any(i.expression.find(exp.Window) for i in relation.items)
+                if is_plain and not looks_around and not _share_names(relation.input, keys):
+                    moved = substitute(condition, {n: origin[n] for n in names})
+                    return Project(self._restricted(relation.input, keys, moved), relation.items)
+            case SemiJoin() | AntiJoin():
+                return self._looked_up(
+                    dataclasses.replace(relation, left=self._restricted(relation.left, keys, condition))
+                )
+            case UnionAll() if len({tuple(c.name for c in i.columns) for i in relation.inputs}) == 1:
+                return UnionAll(tuple(self._restricted(i, keys, condition) for i in relation.inputs))
+            case InnerJoin():
+                for position, home in enumerate(relation.inputs):
+                    if names <= {c.name for c in home.columns}:
+                        return self._joined_outward(relation, position, self._restricted(home, keys, condition))
+        return SemiJoin(relation, keys, condition, small_right=True)
+
+    def _joined_outward(self, relation: InnerJoin, position: int, start: Relation) -> Relation:
+        """An inner join with one input restricted, joined outward from there."""
+        others = [r for i, r in enumerate(relation.inputs) if i != position]
+        inputs = connected_order(start, others, relation.conditions)
+        return Project(InnerJoin(tuple(inputs), relation.conditions, small_first=True), keep(relation.schema))
+
+
+def _narrows(node: SemiJoin) -> bool:
+    """Whether few rows of the left input can have a partner."""
+    here, there = ({c.name for c in side.columns} for side in (node.left, node.right))
+    is_tied = any(_ties(c, here, there) for c in _conjuncts(node.condition))
+    return is_tied and not here & there and _comes_from_changes(node.right)
+
+
+def _comes_from_changes(relation: Relation) -> bool:
+    """Whether only few rows can have such keys; the keys of touched groups may be few and have all rows."""
+    return any(isinstance(n, Table) and n.is_weighted for n in walk(relation))
+
+
+def _share_names(left: Relation, right: Relation) -> bool:
+    return bool({c.name for c in left.columns} & {c.name for c in right.columns})
+
+
+def _conjuncts(condition: exp.Expr) -> list[exp.Expr]:
+    condition = condition.unnest()
+    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
+
+
+def _ties(condition: exp.Expr, left: Set[str], right: Set[str]) -> bool:
+    """Whether a condition is an equality of something on the left with something on the right."""
+    condition = condition.unnest()
+    if not isinstance(condition, exp.EQ | exp.NullSafeEQ):
+        return False
+    sides = [referenced(condition.this), referenced(condition.expression)]
+    return any(x and y and x <= left and y <= right for x, y in (sides, sides[::-1]))

@@ -64,6 +64,11 @@ QUERIES = {
     "lists": """SELECT customer, array_agg(id ORDER BY id DESC) AS ids, string_agg(customer, ',' ORDER BY id) AS names,
                        percentile_cont(0.5) WITHIN GROUP (ORDER BY qty) AS median, bool_or(qty > 0) AS any_sold
                 FROM orders GROUP BY customer""",
+    "chain": """WITH RECURSIVE r AS (
+                  SELECT id, qty FROM orders WHERE id = 1
+                  UNION
+                  SELECT o.id, o.qty FROM orders o JOIN r ON o.id = r.id + 1
+                ) SELECT * FROM r""",
     "together": "SELECT customer FROM orders UNION SELECT name FROM customers WHERE name ~ '^b'",
 }
 

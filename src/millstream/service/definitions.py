@@ -90,8 +90,9 @@ class Definitions:
         require_ansi(semantics if semantics is not None else self._workers.semantics())
         translation = translate(query, sources, worker.analyzer)
         text = translation.spark_text
-        with pointing_into(query, text):
-            worker.analyzer.describe_text(text)
+        analysed = with_union_all(text)
+        with pointing_into(query, text, analysed):
+            worker.analyzer.describe_text(analysed)
             compiled = compile_query(text, mode, sources, worker.analyzer, self._functions(text, sources))
         return as_written(compiled, query, translation.notices)
 

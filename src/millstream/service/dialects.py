@@ -54,18 +54,18 @@ def as_written(compiled: Compiled, original: str, notices: Sequence[str]) -> Com
 
 
 @contextmanager
-def pointing_into(original: str, translated: str) -> Iterator[None]:
+def pointing_into(original: str, *translated: str) -> Iterator[None]:
     """Errors about a translated text: they show the user's own, and point into it where the word is there once."""
     try:
         yield
     except MillstreamError as error:
-        if error.sql != translated:
+        if error.sql is None or error.sql not in translated:
             raise
         raise MillstreamError(
             error.code,
             error.message,
             hint=error.hint,
-            position=_same_word(error.position, translated, original),
+            position=_same_word(error.position, error.sql, original),
             sql=original,
         ) from error
 

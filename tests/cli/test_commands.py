@@ -78,15 +78,16 @@ class TestCreate:
 class TestAlter:
     def test_changes(self, lake: StandIn, call: Call) -> None:
         result = call("alter", "totals", "--status", "SUSPENDED", "--schedule", "5m")
-        changes = {"query": None, "schedule": "5m", "refresh_mode": None, "status": "SUSPENDED"}
+        changes = {"query": None, "schedule": "5m", "refresh_mode": None, "status": "SUSPENDED", "dialect": None}
         assert ("alter", "totals", changes) in lake.calls
         assert result.out.startswith("altered totals: ")
 
     def test_query_from_a_file(self, lake: StandIn, call: Call, tmp_path: Path) -> None:
         file = tmp_path / "q.sql"
         file.write_text(QUERY)
-        call("alter", "totals", "-f", str(file))
-        assert next(c for c in lake.calls if c[0] == "alter")[2]["query"] == QUERY
+        call("alter", "totals", "-f", str(file), "--dialect", "postgres")
+        altered = next(c for c in lake.calls if c[0] == "alter")[2]
+        assert (altered["query"], altered["dialect"]) == (QUERY, "postgres")
 
     def test_nothing_to_change(self, lake: StandIn, call: Call) -> None:
         result = call("alter", "totals")

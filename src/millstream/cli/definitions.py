@@ -55,6 +55,7 @@ def alter(
     status: Annotated[str | None, typer.Option(help="ACTIVE or SUSPENDED.")] = None,
     query: Annotated[str | None, typer.Option(help="The new query; or use --file.")] = None,
     file: FileOption = None,
+    dialect: DialectOption = None,
 ) -> None:
     """Change a stream table's schedule, refresh mode, status or query.
 
@@ -68,7 +69,9 @@ def alter(
         raise typer.BadParameter("nothing to change: give --schedule, --refresh-mode, --status, --query or --file")
     with session.connect() as ms:
         with session.progress.working(f"altering {name}"):
-            ms.alter_stream_table(name, query=text, schedule=schedule, refresh_mode=refresh_mode, status=status)
+            ms.alter_stream_table(
+                name, query=text, schedule=schedule, refresh_mode=refresh_mode, status=status, dialect=dialect
+            )
         _say(session, ms, name, "altered")
 
 

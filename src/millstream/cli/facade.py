@@ -73,6 +73,7 @@ class Facade(Protocol):
         schedule: str | None = None,
         refresh_mode: str | None = None,
         status: str | None = None,
+        dialect: str | None = None,
     ) -> object: ...
 
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> object: ...

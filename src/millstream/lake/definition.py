@@ -62,6 +62,15 @@ class Compiled:
     """The source or view behind each name of the texts, in lower case."""
     closed_text: str | None = None
     """The lowered query as Spark's SQL over its sources' ids, where SQL leaves the result of the user's text open."""
+    original: str | None = None
+    """What the user wrote, where `query` is a translation of it."""
+    dialect: str = "spark"
+    translation_notices: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> str:
+        """The query as the user wrote it."""
+        return self.original if self.original is not None else self.query
 
     @property
     def is_incremental(self) -> bool:

@@ -29,9 +29,11 @@ from millstream.lake.objects import fingerprint
 from millstream.naming import TableName, quote
 from millstream.results import RefreshMode, Status
 from millstream.scheduler.schedule import Schedule
+from millstream.service.dialects import Dialect, as_written, parse_dialect, pointing_into, require_ansi
 from millstream.service.notices import ChangeFeedWarning, FullRefreshWarning, NoticeWarning, tell
 from millstream.service.recorded import AsItIs, AsRecorded
 from millstream.settings import Settings
+from millstream.sql.postgres import translate
 from millstream.sql.recursive_text import with_union_all
 from millstream.sql.sources import Source
 from millstream.sql.statements import Effect, Other, parse_statement
@@ -57,7 +59,8 @@ class Definitions:
 
     def compile(self, query: str, mode: RefreshMode, dialect: str | None = None) -> Compiled:
         """Compile a query against the lake as it is now, under the settings of the user's session."""
-        _check_dialect(dialect)
+        if parse_dialect(dialect) is not Dialect.SPARK:
+            return self._compile_translated(query, mode, AsItIs(self._lake, self._feed_obstacle))
         _require_query(query)
         self._lake.sync()
         worker = self._workers.here()
@@ -77,6 +80,22 @@ class Definitions:
                 hint="write it in another way, or put it into a table",
             ) from error
 
+    def _compile_translated(
+        self, query: str, mode: RefreshMode, sources: AsItIs, semantics: Mapping[str, str] | None = None
+    ) -> Compiled:
+        """Translate a query of PostgreSQL's and compile what it becomes; errors speak of what the user wrote."""
+        self._lake.sync()
+        worker = self._workers.here()
+        worker.use(semantics if semantics is not None else self._workers.semantics())
+        require_ansi(semantics if semantics is not None else self._workers.semantics())
+        translation = translate(query, sources, worker.analyzer)
+        text = translation.spark_text
+        analysed = with_union_all(text)
+        with pointing_into(query, text, analysed):
+            worker.analyzer.describe_text(analysed)
+            compiled = compile_query(text, mode, sources, worker.analyzer, self._functions(text, sources))
+        return as_written(compiled, query, translation.notices)
+
     def compiled(self, table: StreamTable) -> Compiled:
         """The compiled definition of a table, over what its sources and views were when it was made."""
         key = _key(table)
@@ -92,14 +111,18 @@ class Definitions:
         self._lake.sync()
         worker = self._workers.here()
         worker.use(table.definition.settings)
-        return compile_query(
-            table.definition.original_query,
+        translation = table.definition.body.get("translation")
+        compiled = compile_query(
+            translation["text"] if translation else table.definition.original_query,
             mode,
             sources,
             worker.analyzer,
             functions,
             is_faithful=table.definition.body["is_faithful"],
         )
+        if translation is None:
+            return compiled
+        return as_written(compiled, table.definition.original_query, translation["notices"])
 
     def _functions(self, query: str, sources: AsItIs) -> dict[str, str]:
         return self._lake.functions_in([query, *sources.view_texts(query)])
@@ -172,8 +195,13 @@ class Definitions:
         """
         try:
             live = AsItIs(self._lake, self._feed_obstacle, table.definition.body["sources"])
-            functions = self._functions(table.definition.original_query, live)
-            compiled = self._compile_again(table, table.refresh_mode, live, functions)
+            if table.definition.dialect != Dialect.SPARK:  # the types it was translated for may have changed
+                compiled = self._compile_translated(
+                    table.definition.original_query, table.refresh_mode, live, table.definition.settings
+                )
+            else:
+                functions = self._functions(table.definition.original_query, live)
+                compiled = self._compile_again(table, table.refresh_mode, live, functions)
             if [c.name for c in compiled.columns] != [n for n, _ in table.definition.columns]:
                 raise MillstreamError(Code.SOURCE_CHANGED, "the query now has other output columns")
             self._switch_feeds_on(compiled)
@@ -186,7 +214,7 @@ class Definitions:
             self._catalog.set_error(table.id, f"{error.code}: {error.message}")
             raise error from cause
         stages = self._new_stages(table, compiled)
-        definition = self._definition(compiled, table.definition.dialect, table.definition.settings, table)
+        definition = self._definition(compiled, table.definition.settings, table)
         self._catalog.recompile_stream_table(table.id, definition, stages)
         self._catalog.mark_needs_reinit(table.id, reason)
         found = self._catalog.find_by_id(table.id)
@@ -250,7 +278,7 @@ class Definitions:
                     name=name,
                     schedule=parsed.text,
                     refresh_mode=mode,
-                    definition=self._definition(compiled, "spark", self._workers.semantics()),
+                    definition=self._definition(compiled, self._workers.semantics()),
                     stages=stages,
                 )
             )
@@ -262,13 +290,18 @@ class Definitions:
         _tell_about(name, compiled, mode)
         return table
 
-    def redefine(self, table: StreamTable, query: str, mode: RefreshMode | None = None) -> StreamTable:
+    def redefine(
+        self, table: StreamTable, query: str, mode: RefreshMode | None = None, dialect: str | None = None
+    ) -> StreamTable:
         """Give a stream table another query; it and its readers are reinitialised at their next refresh.
+
+        Args:
+            dialect: of the new query; that of the old one unless given.
 
         Raises:
             MillstreamError: INCOMPATIBLE_CHANGE if the columns differ and something reads it; CYCLE.
         """
-        compiled = self.compile(query, mode or table.refresh_mode)
+        compiled = self.compile(query, mode or table.refresh_mode, dialect or table.definition.dialect)
         self._refuse_cycle(table, compiled)
         old = [(n.lower(), t) for n, t in table.definition.columns]
         readers = self._catalog.dependents(table.name)
@@ -296,7 +329,7 @@ class Definitions:
     ) -> StreamTable:
         stages = self._new_stages(table, compiled)
         try:
-            definition = self._definition(compiled, table.definition.dialect, semantics, table)
+            definition = self._definition(compiled, semantics, table)
             updated = self._catalog.alter_stream_table(
                 table.name, refresh_mode=mode, definition=definition, stages=stages
             )
@@ -332,7 +365,7 @@ class Definitions:
     # The catalog's record
 
     def _definition(
-        self, compiled: Compiled, dialect: str, semantics: Mapping[str, str], before: StreamTable | None = None
+        self, compiled: Compiled, semantics: Mapping[str, str], before: StreamTable | None = None
     ) -> Definition:
         dependencies: list[Dependency] = []
         recorded: dict[str, object] = {}
@@ -357,11 +390,13 @@ class Definitions:
             "names": [[list(parts), name] for parts, name in compiled.names.items()],
             "reasons": list(compiled.reasons),
         }
+        if compiled.dialect != Dialect.SPARK:
+            body["translation"] = {"text": compiled.query, "notices": list(compiled.translation_notices)}
         if before is not None and before.is_populated:
             body["previous"] = _shown(before)
         return Definition(
-            original_query=compiled.query,
-            dialect=dialect,
+            original_query=compiled.written,
+            dialect=compiled.dialect,
             body=body,
             settings=dict(semantics),
             columns=tuple((c.name, c.type) for c in compiled.columns),
@@ -495,13 +530,6 @@ def _require_query(text: str) -> None:
     if not isinstance(statement, Other) or statement.effect is not Effect.READ:
         raise MillstreamError(
             Code.SYNTAX_ERROR, "a stream table is defined by exactly one SELECT", sql=text, hint="write SELECT or WITH"
-        )
-
-
-def _check_dialect(dialect: str | None) -> None:
-    if dialect not in (None, "spark"):
-        raise MillstreamError(
-            Code.UNSUPPORTED_SQL, f"the dialect {dialect!r} is not available", hint="leave it out, or use 'spark'"
         )
 
 

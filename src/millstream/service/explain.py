@@ -40,6 +40,8 @@ def explanation(compiled: Compiled, mode: RefreshMode, name: str | None = None) 
     if not compiled.stages:
         operators = [OperatorPlan(0, "query", "recomputed at each refresh")]
         steps = [("full", compiled.query)]
+    elif compiled.original is not None:
+        steps.insert(0, (f"the query, translated from {compiled.dialect}", compiled.query))
     return Explanation(
         name=name,
         refresh_mode=mode,

@@ -181,10 +181,16 @@ class Millstream:
             raise
 
     def replace_stream_table(
-        self, name: str, query: str, *, schedule: str | None = None, refresh_mode: str | None = None
+        self,
+        name: str,
+        query: str,
+        *,
+        schedule: str | None = None,
+        refresh_mode: str | None = None,
+        dialect: str = "spark",
     ) -> None:
         """What CREATE OR REPLACE does to a stream table that exists: another definition under the same name."""
-        self.alter_stream_table(name, query=query, schedule=schedule, refresh_mode=refresh_mode)
+        self.alter_stream_table(name, query=query, schedule=schedule, refresh_mode=refresh_mode, dialect=dialect)
         self._refresh(TableName.parse(name), InitiatedBy.INITIAL)
 
     def alter_stream_table(
@@ -195,8 +201,12 @@ class Millstream:
         schedule: str | None = None,
         refresh_mode: str | None = None,
         status: str | None = None,
+        dialect: str | None = None,
     ) -> None:
         """Change a stream table; None leaves a thing as it is. A new query starts over at the next refresh.
+
+        Args:
+            dialect: of the new query, `spark` or `postgres`; that of the old one unless given.
 
         Raises:
             MillstreamError: NOT_A_STREAM_TABLE, INCOMPATIBLE_CHANGE, CYCLE, SCHEDULE_INVALID, MODE_INVALID,
@@ -214,7 +224,7 @@ class Millstream:
             with self._locks.acquire([self._catalog.get(parsed).id]):  # not while it is being refreshed
                 table = self._catalog.get(parsed)
                 if query is not None:
-                    self._engine.definitions.redefine(table, query, mode)
+                    self._engine.definitions.redefine(table, query, mode, dialect)
                 elif mode is not None and mode is not table.refresh_mode:
                     self._engine.definitions.change_mode(table, mode)
         if checked is not None or new_status is not None or (query is None and mode is None):

@@ -141,6 +141,7 @@ class Statements:
             ("# Schedule", table.schedule),
             ("# Reads", ", ".join(d.name for d in table.definition.dependencies)),
             ("# Data timestamp", str(table.data_timestamp)),
+            ("# Dialect", table.definition.dialect),
             ("# Query", table.definition.original_query),
         ]
         return self._frame(facts, "col_name string, data_type string")

@@ -48,16 +48,8 @@ def parse_query(text: str, dialect: str = "spark") -> exp.Query:
     """
     try:
         trees = [t for t in sqlglot.parse(text, dialect=_DIALECTS.get(dialect, dialect)) if t is not None]
-    except ParseError as e:
-        first = e.errors[0] if e.errors else {}
-        raise MillstreamError(
-            Code.SYNTAX_ERROR,
-            f"cannot parse the query: {_plain(str(first.get('description') or e))}",
-            position=_error_position(first),
-            sql=text,
-        ) from e
-    except TokenError as e:
-        raise MillstreamError(Code.SYNTAX_ERROR, f"cannot parse the query: {e}", sql=text) from e
+    except (ParseError, TokenError) as e:
+        raise syntax_error(e, text) from e
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise MillstreamError(
             Code.SYNTAX_ERROR,
@@ -71,6 +63,19 @@ def parse_query(text: str, dialect: str = "spark") -> exp.Query:
 def print_query(query: exp.Query) -> str:
     """A query of Spark's as text again."""
     return query.sql(dialect=_Spark4, comments=False)
+
+
+def syntax_error(error: ParseError | TokenError, text: str) -> MillstreamError:
+    """The parser's complaint with its place."""
+    if isinstance(error, TokenError):
+        return MillstreamError(Code.SYNTAX_ERROR, f"cannot parse the query: {error}", sql=text)
+    first = error.errors[0] if error.errors else {}
+    return MillstreamError(
+        Code.SYNTAX_ERROR,
+        f"cannot parse the query: {_plain(str(first.get('description') or error))}",
+        position=_error_position(first),
+        sql=text,
+    )
 
 
 def position_of(node: exp.Expr) -> Position | None:

@@ -1,0 +1,210 @@
+"""`+ - * / %` over numbers, dates and intervals: what they give depends on the types of both operands.
+
+Exact numbers stay exact or fail: where the digits of a result do not fit Spark's 38, the operands are given fewer
+digits before the point, and a value that needs more is an error of the run, never a rounded result. Division, whose
+digits never end, has 16 behind the point.
+"""
+
+from __future__ import annotations
+
+from millstream.sql.postgres import types as t
+from millstream.sql.postgres.casts import coerce
+from millstream.sql.postgres.refusals import RefusalError
+from millstream.sql.postgres.types import MAX_DIGITS, Type, as_numeric, numeric
+from millstream.sql.postgres.values import Interval, Value, cast, fail_unless, interval
+
+DIVISION_SCALE = 16
+
+
+def binary(operator: str, left: Value, right: Value) -> Value:
+    """One of `+ - * / %`."""
+    left, right = _resolved(operator, left, right)
+    if left.type.is_number and right.type.is_number:
+        return _numbers(operator, left, right)
+    if left.type.is_time or right.type.is_time or t.INTERVAL in (left.type, right.type):
+        return _times(operator, left, right)
+    raise _no_operator(operator, left, right)
+
+
+def negate(value: Value) -> Value:
+    """`- x`."""
+    if value.interval is not None:
+        return _scaled(value.interval, "-1")
+    if not value.type.is_number:
+        raise RefusalError(f"- {value.type}")
+    constant = -value.constant if isinstance(value.constant, int) else None
+    return Value(f"(- {value.sql})", value.type, constant=constant)
+
+
+def widen(value: Value, type_: Type) -> str:
+    """The fragment cast to a number's type, unless it has it."""
+    return value.sql if value.type == type_ else cast(value.sql, type_)
+
+
+def divide(left: str, left_type: Type, right: str, right_type: Type) -> Value:
+    """The quotient of two numerics, with 16 digits behind the point or as many as the operands have."""
+    scale = max(DIVISION_SCALE, left_type.scale, right_type.scale)
+    whole = min(left_type.whole_digits, MAX_DIGITS - scale - right_type.scale)
+    if whole < 1:
+        raise RefusalError(
+            "a division of numerics with so many digits", "cast the operands to numeric(p, s) with fewer"
+        )
+    fraction = max(left_type.scale, scale - right_type.digits - 1)
+    dividend = cast(left, numeric(whole + fraction, fraction))
+    result = numeric(MAX_DIGITS, scale, shows_scale=False)
+    return Value(cast(f"({dividend} / {right})", result), result)
+
+
+def _resolved(operator: str, left: Value, right: Value) -> tuple[Value, Value]:
+    """A literal takes the type of the other side; beside a date or timestamp it is an interval or of the same type."""
+    for one, other, swap in ((left, right, False), (right, left, True)):
+        if one.type.name == "unknown" and other.type.name != "unknown":
+            target = other.type
+            if other.type.is_time and operator in "+-" and not (operator == "-" and other.type != t.INTERVAL):
+                target = t.INTERVAL
+            read = coerce(one, target)
+            return (other, read) if swap else (read, other)
+    return left, right
+
+
+def _numbers(operator: str, left: Value, right: Value) -> Value:
+    if left.type.is_float or right.type.is_float:
+        type_ = t.REAL if left.type == right.type == t.REAL else t.DOUBLE
+        if operator == "%":
+            raise _no_operator(operator, left, right)
+        return Value(f"({widen(left, type_)} {operator} {widen(right, type_)})", type_)
+    if left.type.is_integer and right.type.is_integer:
+        type_ = max((left.type, right.type), key=lambda x: t.INTEGERS[x.name])
+        a, b = widen(left, type_), widen(right, type_)
+        if operator == "/":
+            return Value(cast(f"({a} DIV {b})", type_), type_)
+        return Value(f"({a} {operator} {b})", type_)
+    return _numerics(operator, left, right)
+
+
+def _numerics(operator: str, left: Value, right: Value) -> Value:
+    a, b = as_numeric(left.type), as_numeric(right.type)
+    if operator == "/":
+        return divide(widen(left, a), a, widen(right, b), b)
+    shows = a.shows_scale and b.shows_scale
+    if operator == "*":
+        scale, room = a.scale + b.scale, MAX_DIGITS - 1 - a.scale - b.scale
+        if room < 2:
+            raise RefusalError("a product with so many digits behind the point", "ROUND or cast the operands first")
+        small = min(a.whole_digits, b.whole_digits, room // 2)
+        a_whole = small if a.whole_digits <= b.whole_digits else min(a.whole_digits, room - small)
+        b_whole = small if a.whole_digits > b.whole_digits else min(b.whole_digits, room - small)
+        a, b = numeric(a_whole + a.scale, a.scale), numeric(b_whole + b.scale, b.scale)
+        result = numeric(a.digits + b.digits + 1, scale, shows_scale=shows)
+        return Value(f"({_narrowed(left, a)} * {_narrowed(right, b)})", result)
+    scale = max(a.scale, b.scale)
+    whole = min(max(a.whole_digits, b.whole_digits), MAX_DIGITS - 1 - scale)
+    common = numeric(whole + scale, scale)
+    extra = 0 if operator == "%" else 1
+    result = numeric(whole + scale + extra, scale, shows_scale=shows)
+    return Value(cast(f"({_narrowed(left, common)} {operator} {_narrowed(right, common)})", result), result)
+
+
+def _narrowed(value: Value, type_: Type) -> str:
+    same = value.type.name == "numeric" and (value.type.digits, value.type.scale) == (type_.digits, type_.scale)
+    return value.sql if same else cast(value.sql, type_)
+
+
+# Dates and intervals
+
+
+def _times(operator: str, left: Value, right: Value) -> Value:
+    match left.type.name, operator, right.type.name:
+        case "date", "+", "smallint" | "integer":
+            return Value(f"DATE_ADD({left.sql}, {right.sql})", t.DATE)
+        case "smallint" | "integer", "+", "date":
+            return Value(f"DATE_ADD({right.sql}, {left.sql})", t.DATE)
+        case "date", "-", "smallint" | "integer":
+            return Value(f"DATE_ADD({left.sql}, (- {right.sql}))", t.DATE)
+        case "date", "-", "date":
+            return Value(f"DATEDIFF({left.sql}, {right.sql})", t.INTEGER)
+        case "date" | "timestamp" | "timestamptz", "-", "date" | "timestamp" | "timestamptz":
+            return _elapsed(left, right)
+        case "date" | "timestamp" | "timestamptz", "+" | "-", "interval":
+            assert right.interval is not None
+            return shifted(left, right.interval if operator == "+" else _opposite(right.interval))
+        case "interval", "+", "date" | "timestamp" | "timestamptz":
+            assert left.interval is not None
+            return shifted(right, left.interval)
+        case "interval", "+" | "-", "interval":
+            assert left.interval is not None
+            assert right.interval is not None
+            return _joined(operator, left.interval, right.interval)
+        case "interval", "*", "smallint" | "integer" | "bigint":
+            assert left.interval is not None
+            return _scaled(left.interval, right.sql)
+        case "smallint" | "integer" | "bigint", "*", "interval":
+            assert right.interval is not None
+            return _scaled(right.interval, left.sql)
+    raise _no_operator(operator, left, right)
+
+
+def shifted(value: Value, by: Interval) -> Value:
+    """A date or timestamp and an interval: months first (the day is cut to the month's end), then days, then time."""
+    type_ = t.TIMESTAMPTZ if value.type == t.TIMESTAMPTZ else t.TIMESTAMP
+    start = widen(value, type_)
+    if (by.months, by.days, by.micros) == ("0", "0", "0"):
+        return Value(start, type_)
+    seconds = f"CAST(CAST({by.micros} AS DECIMAL(18, 0)) / 1000000 AS DECIMAL(18, 6))" if by.micros != "0" else "0"
+    months, days = (part if part == "0" else f"CAST({part} AS INT)" for part in (by.months, by.days))
+    return Value(f"({start} + MAKE_INTERVAL(0, {months}, 0, {days}, 0, 0, {seconds}))", type_)
+
+
+def _elapsed(left: Value, right: Value) -> Value:
+    """Days and time between two timestamps."""
+    type_ = t.TIMESTAMPTZ if t.TIMESTAMPTZ in (left.type, right.type) else t.TIMESTAMP
+    micros = f"({micros_of(widen(left, type_), type_)} - {micros_of(widen(right, type_), type_)})"
+    return interval("0", f"({micros} DIV 86400000000)", f"({micros} % 86400000000)")
+
+
+def micros_of(sql: str, type_: Type) -> str:
+    """Microseconds since 1970, of a timestamp on its own clock or of a moment."""
+    if type_ == t.TIMESTAMPTZ:
+        return f"UNIX_MICROS({sql})"
+    return (
+        f"(CAST(DATEDIFF(CAST({sql} AS DATE), CAST('1970-01-01' AS DATE)) AS BIGINT) * 86400000000 + "
+        f"CAST(HOUR({sql}) * 3600 + MINUTE({sql}) * 60 AS BIGINT) * 1000000 + "
+        f"CAST(EXTRACT(SECOND FROM {sql}) * 1000000 AS BIGINT))"
+    )
+
+
+def _opposite(one: Interval) -> Interval:
+    scaled = _scaled(one, "-1").interval
+    assert scaled is not None
+    return scaled
+
+
+def _scaled(one: Interval, factor: str) -> Value:
+    return interval(*(_product(part, factor) for part in (one.months, one.days, one.micros)))
+
+
+def _product(part: str, factor: str) -> str:
+    if part == "0":
+        return "0"
+    if _is_whole(part) and _is_whole(factor):
+        return str(int(part) * int(factor))
+    return f"(CAST({part} AS BIGINT) * {factor})"
+
+
+def _joined(operator: str, one: Interval, two: Interval) -> Value:
+    pairs = ((one.months, two.months), (one.days, two.days), (one.micros, two.micros))
+    return interval(*(a if b == "0" else f"({a} {operator} {b})" for a, b in pairs))
+
+
+def _is_whole(text: str) -> bool:
+    return text.lstrip("-").isdigit()
+
+
+def _no_operator(operator: str, left: Value, right: Value) -> RefusalError:
+    return RefusalError(f"{left.type} {operator} {right.type}", "cast the operands to types the operator is for")
+
+
+def checked_domain(value: Value, condition: str, result: str, message: str) -> str:
+    """A function of a double that PostgreSQL refuses outside its domain, where Spark gives NULL or NaN."""
+    guarded = fail_unless(f"({condition}) OR {value.sql} IS NULL", result, message, cast(value.sql, t.TEXT))
+    return f"({guarded})"

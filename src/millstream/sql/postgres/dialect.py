@@ -1,0 +1,98 @@
+"""PostgreSQL's text to a tree in which every call still has the name and the arguments that were written.
+
+sqlglot's own PostgreSQL parser gives many functions a node of a common model already (`DIV`, `TO_CHAR`, `UNNEST`, array
+subscripts from 0, JSON paths): what was written can no longer be told. Here a function is an `Anonymous` call, except
+the few with a syntax of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, ClassVar
+
+import sqlglot
+from sqlglot import TokenType, exp
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.parsers.postgres import PostgresParser
+
+from millstream.errors import Code, MillstreamError, Position
+from millstream.sql.parse import syntax_error
+
+_OWN_SYNTAX = {"CAST", "EXTRACT", "JSON_OBJECT", "JSON_OBJECTAGG", "JSON_TABLE", "OVERLAY", "POSITION", "TRIM"}
+_OWN_SYNTAX |= {"STRING_AGG", "SUBSTRING"}
+_UNITS = {"YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"}
+
+
+class _Postgres(Postgres):
+    """PostgreSQL as it is written."""
+
+    INDEX_OFFSET = 0  # leave subscripts as they are
+
+    class Parser(PostgresParser):
+        """Knows no function by name."""
+
+        FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            name: parse for name, parse in PostgresParser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
+        }
+        NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            name: PostgresParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE")
+        }
+        # `f(j -> 'a')` is an arrow of json's, no lambda; `name => value` names an argument
+        LAMBDAS: ClassVar[dict[TokenType, Any]] = {TokenType.FARROW: PostgresParser.LAMBDAS[TokenType.FARROW]}
+        JSON_OPERATORS: ClassVar[dict[TokenType, Any]] = {
+            **PostgresParser.JSON_OPERATORS,
+            TokenType.ARROW: lambda _, this, path: exp.JSONExtract(this=this, expression=path),
+            TokenType.DARROW: lambda _, this, path: exp.JSONExtractScalar(this=this, expression=path),
+        }
+
+        def _parse_interval(
+            self, require_interval: bool = True, parse_function_unit: bool = True
+        ) -> exp.Add | exp.Interval | None:
+            """INTERVAL, a string, perhaps a unit. sqlglot's own reader forgets what it cannot read of the string."""
+            start = self._index
+            if not self._match(TokenType.INTERVAL) or not self._match(TokenType.STRING, advance=False):
+                self._retreat(start)
+                return None
+            interval = exp.Interval(this=self._parse_primary())
+            if self._curr and self._curr.text.upper() in _UNITS:
+                interval.set("unit", exp.var(self._curr.text.upper()))
+                self._advance()
+            return interval
+
+
+def parse_postgres(text: str) -> exp.Query:
+    """Parse one SELECT, WITH, VALUES or set operation.
+
+    Raises:
+        MillstreamError: SYNTAX_ERROR with the position.
+    """
+    dialect = _Postgres()
+    try:
+        tokens = dialect.tokenize(text)
+        _refuse_glued(tokens, text)
+        trees = [t for t in dialect.parser().parse(tokens, text) if t is not None]
+    except (ParseError, TokenError) as e:
+        raise syntax_error(e, text) from e
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        raise MillstreamError(
+            Code.SYNTAX_ERROR,
+            "a stream table is defined by exactly one SELECT",
+            sql=text,
+            hint="write SELECT ... or WITH ...",
+        )
+    return trees[0]
+
+
+def _refuse_glued(tokens: list[sqlglot.Token], text: str) -> None:
+    """The tokenizer reads `1_000` as `1 AS _000`."""
+    for one, two in itertools.pairwise(tokens):
+        if one.token_type is TokenType.NUMBER and two.token_type is TokenType.VAR and two.start == one.end + 1:
+            raise MillstreamError(
+                Code.SYNTAX_ERROR,
+                f"cannot parse the query: {text[one.start : two.end + 1]} is no number",
+                position=Position(one.line, max(1, one.col - (one.end - one.start)), two.end - one.start + 1),
+                sql=text,
+                hint="write numbers without underscores",
+            )

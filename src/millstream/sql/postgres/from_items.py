@@ -1,0 +1,225 @@
+"""FROM: tables, subqueries, functions, VALUES and how they are joined."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from millstream.errors import Code
+from millstream.naming import quote
+from millstream.sql.postgres import series as rows
+from millstream.sql.postgres import types as t
+from millstream.sql.postgres.casts import unify
+from millstream.sql.postgres.expressions import Expressions
+from millstream.sql.postgres.names import Item, Output, Scope, folded
+from millstream.sql.postgres.refusals import RefusalError, refused, wrong
+from millstream.sql.postgres.values import Value
+from millstream.sql.sources import Source, View
+
+if TYPE_CHECKING:
+    from millstream.sql.postgres.queries import Translator
+
+_JOIN_ARGS = {"this", "side", "kind", "on", "using", "method"}
+
+
+class FromClause:
+    """Fills a scope while it writes the clause."""
+
+    def __init__(self, translator: Translator, scope: Scope) -> None:
+        self._translator = translator
+        self._scope = scope
+
+    def write(self, select: exp.Select) -> str:
+        """The clause, empty where there is none."""
+        source = select.args.get("from_")
+        if source is None:
+            return ""
+        text = self._item(source.this, is_first=True)
+        has_comma = False
+        for node in (*select.args.get("joins", ()), *select.args.get("laterals", ())):
+            if has_comma and node.args.get("side") in {"RIGHT", "FULL"}:
+                hint = "a comma binds less than a join: write CROSS JOIN, in the order you mean"
+                raise refused(f"{node.args['side']} JOIN behind a comma", node, self._translator.sql, hint)
+            has_comma = has_comma or not any(node.args.get(k) for k in ("side", "kind", "on", "using", "method"))
+            text += self._join(node)
+        return text
+
+    def _join(self, node: exp.Expr) -> str:
+        if isinstance(node, exp.Lateral):
+            return f" CROSS JOIN {self._item(node)}"
+        for name, value in node.args.items():
+            if name not in _JOIN_ARGS and value:
+                raise refused(f"a join with {name.upper()}", node, self._translator.sql)
+        method, side, kind = (str(node.args.get(k) or "").upper() for k in ("method", "side", "kind"))
+        if method not in {"", "NATURAL"} or kind not in {"", "INNER", "CROSS", "OUTER"}:
+            raise refused(f"{method} {side} {kind} JOIN".strip(), node, self._translator.sql)
+        before = len(self._scope.items)
+        item = self._item(node.this)
+        on, using = node.args.get("on"), node.args.get("using")
+        if method == "NATURAL" or using:
+            names = [folded(u.this if isinstance(u, exp.Column) else u) for u in using or ()] or self._common(before)
+            self._merge(names, before, node)
+            shown = f" USING ({', '.join(map(quote, names))})" if names else " ON TRUE"
+            return f" {side} JOIN {item}{shown}".replace("  ", " ")
+        if on is None:
+            return f" CROSS JOIN {item}" if not side else f" {side} JOIN {item}"
+        condition = Expressions(self._translator, self._scope).condition(on)
+        return f" {side + ' ' if side else ''}JOIN {item} ON {condition}"
+
+    def _common(self, before: int) -> list[str]:
+        left = {c.name for i in self._scope.items[:before] for c in i.columns}
+        return [c.name for i in self._scope.items[before:] for c in i.columns if c.name in left]
+
+    def _merge(self, names: list[str], before: int, node: exp.Expr) -> None:
+        """Columns of USING are one column from now on, to be called by their bare name."""
+        for name in names:
+            found = [c for i in self._scope.items for c in [i.find(name)] if c is not None]
+            if len(found) < 2:
+                raise wrong(f"there is no column {name} on both sides", node, self._translator.sql, Code.UNKNOWN_COLUMN)
+            type_ = t.common([c.type for c in found])
+            if type_ is None:
+                raise refused(f"USING ({name}) of {found[0].type} and {found[-1].type}", node, self._translator.sql)
+            self._scope.shared[name] = Value(quote(name), type_)
+
+    # Items
+
+    def _item(self, node: exp.Expr, *, is_first: bool = False) -> str:
+        try:
+            return self._read(node, is_first=is_first)
+        except RefusalError as e:
+            raise refused(e.what, node, self._translator.sql, e.hint) from e
+
+    def _read(self, node: exp.Expr, *, is_first: bool) -> str:
+        if isinstance(node, exp.Table):
+            if node.args.get("joins"):
+                raise RefusalError("a join in parentheses", "write the joins one after the other")
+            if isinstance(node.this, exp.Anonymous | exp.JSONTable):
+                return self._function(node, node.this, is_first=is_first)
+            return self._table(node)
+        if isinstance(node, exp.Unnest):
+            return self._function(node, exp.Anonymous(this="unnest", expressions=node.expressions), is_first=is_first)
+        if isinstance(node, exp.Lateral):
+            return self._lateral(node, is_first=is_first)
+        if isinstance(node, exp.Values):
+            return self._values(node)
+        if isinstance(node, exp.Subquery):
+            if node.args.get("joins") or not isinstance(node.this, exp.Query):
+                raise RefusalError("a join in parentheses", "write the joins one after the other")
+            text, columns = self._translator.query(node.this, self._scope.outer, self._scope.ctes)
+            return f"({text}) AS {self._add(node, columns)}"
+        raise RefusalError(f"{node.sql(dialect='postgres')} in FROM")
+
+    def _table(self, node: exp.Table) -> str:
+        for name, value in node.args.items():
+            if name not in {"this", "db", "alias"} and value:
+                what = {"sample": "TABLESAMPLE", "catalog": "a name of three parts", "only": "ONLY"}.get(
+                    name, name.upper()
+                )
+                raise RefusalError(what)
+        parts = tuple(folded(p) for p in node.parts)
+        columns = self._scope.ctes.get(parts[0]) if len(parts) == 1 else None
+        if columns is None:
+            columns = self._columns(node, parts)
+        shown = ".".join(map(quote, parts))
+        alias = self._add(node, columns, default=parts[-1])
+        return f"{shown} AS {alias}"
+
+    def _columns(self, node: exp.Table, parts: tuple[str, ...]) -> tuple[Output, ...]:
+        found = self._translator.sources.find(parts)
+        if found is None:
+            hint = "create it first, or check the spelling"
+            raise wrong(f"there is no table {'.'.join(parts)}", node, self._translator.sql, Code.UNKNOWN_TABLE, hint)
+        if isinstance(found, View):
+            table = exp.to_table(".".join(map(quote, parts)), dialect="spark")
+            described = self._translator.analyzer.describe(exp.select("*").from_(table))
+        else:
+            assert isinstance(found, Source)
+            described = found.columns
+        return tuple(Output(c.name.lower(), t.from_spark(c.type) or t.Type(c.type)) for c in described)
+
+    def _lateral(self, node: exp.Lateral, *, is_first: bool) -> str:
+        if node.args.get("view") or node.args.get("outer"):
+            raise RefusalError("LATERAL VIEW")
+        inner = node.this
+        if isinstance(inner, exp.Subquery):
+            text, columns = self._translator.query(inner.this, self._scope, self._scope.ctes)
+            return f"LATERAL ({text}) AS {self._add(node, columns)}"
+        if isinstance(inner, exp.Unnest):
+            holder = inner.copy()
+            holder.set("alias", node.args.get("alias"))
+            holder.set("offset", inner.args.get("offset") or node.args.get("ordinality"))
+            return self._function(
+                holder, exp.Anonymous(this="unnest", expressions=inner.expressions), is_first=is_first
+            )
+        if isinstance(inner, exp.Anonymous | exp.JSONTable):
+            return self._function(node, inner, is_first=is_first)
+        raise RefusalError(f"LATERAL {inner.sql(dialect='postgres')}")
+
+    def _function(self, node: exp.Expr, function: exp.Expr, *, is_first: bool) -> str:
+        expressions = Expressions(self._translator, self._scope)
+        alias = node.args.get("alias")
+        names = (
+            [folded(c.this if isinstance(c, exp.ColumnDef) else c) for c in (alias.args.get("columns") or ())]
+            if alias
+            else []
+        )
+        if isinstance(function, exp.JSONTable):
+            name, found = "json_table", rows.json_table(function, expressions.translate(function.this))
+        else:
+            name = str(function.this).lower()
+            found = rows.series(name, [expressions.translate(a) for a in function.expressions])
+        offset = node.args.get("offset")
+        with_ordinality = bool(offset or node.args.get("ordinality"))
+        if isinstance(offset, exp.Identifier):  # the parser takes the last column's name apart
+            names.append(folded(offset))
+        title = folded(alias.this) if alias is not None and alias.this is not None else name
+        columns = list(found.columns)
+        is_scalar = len(columns) == 1 and not found.is_struct
+        if is_scalar and not found.is_named:
+            columns = [Output(title, columns[0].type)]
+        if with_ordinality:
+            columns.append(Output("ordinality", t.BIGINT))
+        if len(names) > len(columns):
+            raise RefusalError(f"{name} with {len(names)} column names")
+        columns = [Output(n, c.type) for n, c in zip(names, columns, strict=False)] + columns[len(names) :]
+        self._scope.items.append(Item(title, tuple(columns), is_scalar=is_scalar and not with_ordinality))
+        shown = f"{quote(title)}({', '.join(quote(c.name) for c in columns)})"
+        generator = found.generator(ordinality=with_ordinality)
+        return f"{'' if is_first else 'LATERAL '}{generator} AS {shown}"
+
+    def _values(self, node: exp.Values) -> str:
+        text, columns = values_text(
+            Expressions(self._translator, Scope(outer=self._scope.outer, ctes=self._scope.ctes)), node
+        )
+        return f"({text}) AS {self._add(node, columns)}"
+
+    def _add(self, node: exp.Expr, columns: tuple[Output, ...], default: str | None = None) -> str:
+        """Put an item into the scope; its alias, with the columns' names where they are given."""
+        alias = node.args.get("alias")
+        name = folded(alias.this) if alias is not None and alias.this is not None else default
+        if name is None:
+            name = f"__ms_unnamed_{len(self._scope.items) + 1}"
+        names = [folded(c) for c in (alias.args.get("columns") or ())] if alias is not None else []
+        if len(names) > len(columns):
+            raise RefusalError(f"{name} with {len(names)} column names, of {len(columns)} columns")
+        renamed = tuple(Output(n, c.type) for n, c in zip(names, columns, strict=False)) + columns[len(names) :]
+        if any(i.name == name for i in self._scope.items):
+            raise wrong(f"the name {name} is used twice in FROM", node, self._translator.sql)
+        self._scope.items.append(Item(name, renamed))
+        return f"{quote(name)}({', '.join(quote(c.name) for c in renamed)})" if names else quote(name)
+
+
+def values_text(expressions: Expressions, node: exp.Values) -> tuple[str, tuple[Output, ...]]:
+    """VALUES as a query; its columns are column1, column2, ..."""
+    table: list[list[Value]] = []
+    for row in node.expressions:
+        items = row.expressions if isinstance(row, exp.Tuple) else [row]
+        table.append([expressions.scalar(i) for i in items])
+    if len({len(row) for row in table}) != 1:
+        raise RefusalError("VALUES of rows of different lengths")
+    unified = [unify(list(column)) for column in zip(*table, strict=True)]
+    lines = [", ".join(column[0][i].sql for column in unified) for i in range(len(table))]
+    outputs = tuple(Output(f"column{i + 1}", type_) for i, (_, type_) in enumerate(unified))
+    shown = ", ".join(quote(o.name) for o in outputs)
+    return f"SELECT * FROM VALUES {', '.join(f'({line})' for line in lines)} AS __ms_v({shown})", outputs

@@ -1,0 +1,130 @@
+"""The list of functions that are understood: a name, what its arguments must be, and what becomes of it.
+
+A signature names the type of each argument; `?` marks those that may be left out, `!` those that must be constants,
+and `*` the last one if it may come any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millstream.sql.postgres import types as t
+from millstream.sql.postgres.casts import coerce
+from millstream.sql.postgres.refusals import RefusalError
+from millstream.sql.postgres.types import Type
+from millstream.sql.postgres.values import Value
+
+Rule = Callable[..., Value]
+_TYPES = {
+    "text": t.TEXT,
+    "integer": t.INTEGER,
+    "bigint": t.BIGINT,
+    "double": t.DOUBLE,
+    "boolean": t.BOOLEAN,
+    "date": t.DATE,
+    "timestamp": t.TIMESTAMP,
+    "timestamptz": t.TIMESTAMPTZ,
+    "interval": t.INTERVAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    kind: str
+    is_optional: bool
+    is_constant: bool
+    repeats: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An entry of the list."""
+
+    arguments: tuple[_Argument, ...]
+    rule: Rule
+
+
+FUNCTIONS: dict[str, Function] = {}
+
+
+def function(names: str, signature: str) -> Callable[[Rule], Rule]:
+    """Put a rule into the list."""
+    arguments = tuple(
+        _Argument(word.rstrip("?!*"), word.endswith(("?", "*")), "!" in word, word.endswith("*"))
+        for word in signature.split()
+    )
+
+    def register(rule: Rule) -> Rule:
+        for name in names.split():
+            FUNCTIONS[name] = Function(arguments, rule)
+        return rule
+
+    return register
+
+
+def simple(result: Type, signature: str, **templates: str) -> None:
+    """Functions that only have another name, or a short formula over their arguments `{0}`, `{1}`, ..."""
+    for name, template in templates.items():
+
+        def rule(*args: Value, template: str = template) -> Value:
+            return Value(template.format(*(a.sql for a in args)), result)
+
+        function(name, signature)(rule)
+
+
+def call(name: str, args: list[Value]) -> Value:
+    """Apply a function of the list.
+
+    Raises:
+        RefusalError: it is not there, or not with such arguments.
+    """
+    entry = FUNCTIONS.get(name)
+    if entry is None:
+        raise RefusalError(f"the function {name}", _INSTEAD.get(name))
+    wanted = list(entry.arguments)
+    if wanted and wanted[-1].repeats:
+        wanted += [wanted[-1]] * (len(args) - len(wanted))
+    least = sum(not a.is_optional for a in entry.arguments)
+    if not least <= len(args) <= len(wanted):
+        raise RefusalError(f"{name} with {len(args)} arguments")
+    return entry.rule(*(_fitted(name, value, want) for value, want in zip(args, wanted, strict=False)))
+
+
+_INSTEAD = {
+    "age": "use a difference of timestamps and EXTRACT(EPOCH FROM ...)",
+    "unnest": "put it into FROM",
+    "generate_series": "put it into FROM",
+    "jsonb_array_elements": "put it into FROM",
+    "jsonb_array_elements_text": "put it into FROM",
+    "jsonb_each": "put it into FROM",
+    "jsonb_each_text": "put it into FROM",
+    "jsonb_object_keys": "put it into FROM",
+    "regexp_matches": "use regexp_match",
+    "row_to_json": "use json_build_object",
+}
+
+
+def _fitted(name: str, value: Value, want: _Argument) -> Value:
+    if want.is_constant and value.constant is None:
+        raise RefusalError(f"{name} with an argument that is not a constant")
+    if want.kind == "any":
+        return value
+    if want.kind in _TYPES:
+        try:
+            return coerce(value, _TYPES[want.kind])
+        except RefusalError as e:
+            raise RefusalError(f"{name} of {value.type}", e.hint) from e
+    if not _FITS[want.kind](value.type):
+        raise RefusalError(f"{name} of {value.type}")
+    return value
+
+
+_FITS: dict[str, Callable[[Type], bool]] = {
+    "number": lambda type_: type_.is_number,
+    "exact": lambda type_: type_.is_integer or type_.name == "numeric",
+    "whole": lambda type_: type_.is_integer,
+    "time": lambda type_: type_.is_time,
+    "json": lambda type_: type_.is_json or type_.name in {"text", "unknown"},
+    "array": lambda type_: type_.element is not None,
+}

@@ -1,0 +1,73 @@
+"""The names a query can use, with PostgreSQL's types. Unquoted names are folded to lower case; Spark ignores case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from millstream.naming import quote
+from millstream.sql.postgres.types import Type
+from millstream.sql.postgres.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A column of a table or query."""
+
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Something of a FROM clause: its name there, and its columns.
+
+    Args:
+        is_scalar: a function that gives values, not rows: its name alone means the value.
+    """
+
+    name: str
+    columns: tuple[Output, ...]
+    is_scalar: bool = False
+
+    def find(self, column: str) -> Output | None:
+        """A column by its name."""
+        return next((c for c in self.columns if c.name == column), None)
+
+    def value(self, column: Output) -> Value:
+        """A reference to a column."""
+        return Value(f"{quote(self.name)}.{quote(column.name)}", column.type)
+
+
+@dataclass
+class Scope:
+    """What a SELECT reads, and what the queries around it read."""
+
+    items: list[Item] = field(default_factory=list)
+    outer: Scope | None = None
+    shared: dict[str, Value] = field(default_factory=dict)
+    """Columns that joins USING have merged, by name."""
+    ctes: Mapping[str, tuple[Output, ...]] = field(default_factory=dict)
+    """The queries of WITH that can be read here."""
+
+    def candidates(self, column: str, table: str | None) -> Iterator[tuple[Item, Output]]:
+        """Columns of that name in this SELECT."""
+        for item in self.items:
+            if table is not None and item.name != table:
+                continue
+            found = item.find(column)
+            if found is not None:
+                yield item, found
+
+
+def folded(node: exp.Expr | None) -> str:
+    """A name as PostgreSQL keeps it.
+
+    >>> folded(exp.to_identifier("Total")), folded(exp.to_identifier("Total", quoted=True))
+    ('total', 'Total')
+    """
+    if isinstance(node, exp.Identifier):
+        return str(node.this) if node.args.get("quoted") else str(node.this).lower()
+    return node.name.lower() if node is not None else ""

@@ -1,0 +1,185 @@
+"""Patterns of LIKE, SIMILAR TO and of regular expressions, as Java's regular expressions.
+
+Letters are Unicode's, digits are 0 to 9. PostgreSQL's `.` also takes a newline and its `$` is the very end. Where
+several matches are possible, PostgreSQL takes the longest and Java the first that works: it makes no difference to
+whether there is one, but to what is replaced or extracted, so that there `|` and lazy quantifiers are refused.
+"""
+
+from __future__ import annotations
+
+import re
+
+from millstream.sql.postgres.refusals import RefusalError
+
+_CLASSES = {
+    "alpha": r"\p{Alpha}",
+    "digit": "0-9",
+    "alnum": r"\p{Alnum}",
+    "upper": r"\p{Upper}",
+    "lower": r"\p{Lower}",
+    "space": r"\s",
+    "punct": r"\p{Punct}",
+    "blank": r"\p{Blank}",
+    "cntrl": r"\p{Cntrl}",
+    "graph": r"\p{Graph}",
+    "print": r"\p{Print}",
+    "xdigit": r"\p{XDigit}",
+}
+# Escapes that mean the same in both.
+_ESCAPES = set("wWsSntrf") | set(".*+?()[]{}|^$\\/-&'\"@#%!:;,<>=~_ ")
+
+
+def to_java(pattern: str, *, ignore_case: bool = False, extracts: bool = False) -> str:
+    """A regular expression of PostgreSQL's.
+
+    Args:
+        extracts: what is matched matters, not only whether there is a match.
+    """
+    if pattern.startswith("***") or re.match(r"\(\?[a-z]+\)", pattern):
+        raise _refused(pattern, "options at its start")
+    out: list[str] = []
+    i = 0
+    while i < len(pattern):
+        char = pattern[i]
+        if char == "\\":
+            piece, i = _escape(pattern, i)
+        elif char == "[":
+            piece, i = _bracket(pattern, i)
+        elif pattern.startswith("(?", i) and not pattern.startswith("(?:", i):
+            raise _refused(pattern, "(?...)")
+        elif extracts and (
+            char == "|" or (char == "?" and i and pattern[i - 1] in "*+?}" and not _escaped(pattern, i - 1))
+        ):
+            raise _refused(pattern, "| or a lazy quantifier, where the match itself is used")
+        else:
+            piece, i = {"$": r"\z"}.get(char, char), i + 1
+        out.append(piece)
+    java = "".join(out)
+    return ("(?isU)" if ignore_case else "(?sU)") + java
+
+
+def _escaped(pattern: str, i: int) -> bool:
+    return i > 0 and pattern[i - 1] == "\\"
+
+
+def _escape(pattern: str, i: int, *, in_bracket: bool = False) -> tuple[str, int]:
+    following = pattern[i + 1 : i + 2]
+    if following == "d":
+        return "0-9" if in_bracket else "[0-9]", i + 2
+    if following == "D" and not in_bracket:
+        return "[^0-9]", i + 2
+    if following == "y" and not in_bracket:
+        return r"\b", i + 2
+    if following == "Y":
+        return r"\B", i + 2
+    if following == "A":
+        return r"\A", i + 2
+    if following == "Z":
+        return r"\z", i + 2
+    if following == "m":
+        return r"\b(?=\w)", i + 2
+    if following == "M":
+        return r"\b(?<=\w)", i + 2
+    if following.isdigit() and following != "0":
+        return f"\\{following}", i + 2
+    if following not in _ESCAPES:
+        raise _refused(pattern, f"\\{following}")
+    return f"\\{following}", i + 2
+
+
+def _bracket(pattern: str, i: int) -> tuple[str, int]:
+    start = i
+    out = "["
+    i += 1
+    if pattern[i : i + 1] == "^":
+        out += "^"
+        i += 1
+    first = True
+    while i < len(pattern):
+        if pattern[i] == "]" and not first:
+            return out + "]", i + 1
+        first = False
+        if found := re.match(r"\[:(\w+):\]", pattern[i:]):
+            if found.group(1) not in _CLASSES:
+                raise _refused(pattern, found.group())
+            out += _CLASSES[found.group(1)]
+            i += found.end()
+        elif pattern[i] == "\\":
+            piece, i = _escape(pattern, i, in_bracket=True)
+            out += piece
+        elif pattern[i] == "[":
+            if pattern[i + 1 : i + 2] in {".", "="}:
+                raise _refused(pattern, "a collating element")
+            out += r"\["
+            i += 1
+        else:
+            out += "\\" + pattern[i] if pattern[i] in "&]^" else pattern[i]
+            i += 1
+    raise _refused(pattern[start:], "[ without ]")
+
+
+def groups_of(pattern: str) -> int:
+    """The number of groups that keep what they match.
+
+    >>> groups_of(r"(a)(?:b)\\(([)(])")
+    2
+    """
+    bare = re.sub(r"\\.", "", pattern)
+    bare = re.sub(r"\[\^?\]?[^\]]*\]", "", bare)
+    return len(re.findall(r"\((?!\?)", bare))
+
+
+def has_optional_group(pattern: str) -> bool:
+    """Whether a group may be left out of a match."""
+    return bool(re.search(r"\)[?*{]", re.sub(r"\\.", "", pattern)))
+
+
+def similar_to_java(pattern: str) -> str:
+    """SIMILAR TO: the whole text, `%` and `_` as in LIKE, and `| * + ? {} () []`."""
+    out = []
+    i = 0
+    while i < len(pattern):
+        char = pattern[i]
+        if char == "\\":
+            out.append("\\" + pattern[i + 1 : i + 2])
+            i += 2
+            continue
+        if char == "[":
+            piece, i = _bracket(pattern, i)
+            out.append(piece)
+            continue
+        out.append({"%": ".*", "_": ".", ".": r"\.", "^": r"\^", "$": r"\$"}.get(char, char))
+        i += 1
+    return f"(?s)\\A(?:{''.join(out)})\\z"
+
+
+def replacement_to_java(text: str, shift: int = 0) -> str:
+    r"""A replacement: `\1` and `\&` become `$1` and `$0`, counted on by `shift` groups.
+
+    >>> replacement_to_java(r"<\1> costs $5")
+    '<$1> costs \\$5'
+    """
+    out, i = [], 0
+    while i < len(text):
+        two = text[i : i + 2]
+        if two[0] == "\\" and two[1:].isdigit():
+            if two[1] == "0":
+                raise RefusalError("\\0 in a replacement", "write \\&")
+            if text[i + 2 : i + 3].isdigit():
+                raise RefusalError(f"{two} before a digit in a replacement")
+            out.append(f"${int(two[1]) + shift}")
+            i += 2
+        elif two == "\\&":
+            out.append(f"${shift}")  # the whole match is the last of the groups put around it
+            i += 2
+        elif two == "\\\\":
+            out.append("\\\\")
+            i += 2
+        else:
+            out.append("\\" + text[i] if text[i] in "$\\" else text[i])
+            i += 1
+    return "".join(out)
+
+
+def _refused(pattern: str, what: str) -> RefusalError:
+    return RefusalError(f"the regular expression {pattern!r} ({what})", "write it without")

@@ -1,0 +1,230 @@
+"""Set-returning functions in FROM, as arrays that Spark explodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from millstream.sql.postgres import types as t
+from millstream.sql.postgres.casts import coerce, convert, type_named, unify
+from millstream.sql.postgres.functions import call
+from millstream.sql.postgres.functions import json as json_functions
+from millstream.sql.postgres.names import Output, folded
+from millstream.sql.postgres.refusals import RefusalError
+from millstream.sql.postgres.values import ITEM, OTHER, PLACE, Value, cast, fail_unless
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Rows of a function: an array of Spark's, of values or of structs, and the columns they have."""
+
+    array: str
+    columns: tuple[Output, ...]
+    is_struct: bool = False
+    is_named: bool = False
+    """The single column has a name of its own, which the alias does not replace."""
+
+    def generator(self, *, ordinality: bool) -> str:
+        """The generator to put into FROM."""
+        if not ordinality:
+            return f"{'INLINE' if self.is_struct else 'EXPLODE'}({self.array})"
+        count = f"'n', CAST({PLACE} + 1 AS BIGINT)"
+        if self.is_struct:
+            fields = ", ".join(f"'c{i}', {ITEM}.{c.name}" for i, c in enumerate(self.columns))
+        else:
+            fields = f"'c0', {ITEM}"
+        return f"INLINE(TRANSFORM({self.array}, ({ITEM}, {PLACE}) -> NAMED_STRUCT({fields}, {count})))"
+
+
+def series(name: str, args: list[Value]) -> Series:
+    """The rows of a function.
+
+    Raises:
+        RefusalError: it is not known.
+    """
+    rule = _SERIES.get(name)
+    if rule is None:
+        raise RefusalError(f"the function {name} in FROM")
+    return rule(args)
+
+
+def _unnest(args: list[Value]) -> Series:
+    for value in args:
+        if value.type.element is None:
+            raise RefusalError(f"unnest of {value.type}", "cast it to an array")
+        if value.type.element.fields:
+            raise RefusalError("unnest of composite values")
+    if len(args) == 1:
+        assert args[0].type.element is not None
+        return Series(args[0].sql, (Output("unnest", args[0].type.element),))
+    columns = tuple(Output(f"unnest{i}", a.type.element or t.TEXT) for i, a in enumerate(args))
+    size = ", ".join(f"COALESCE(CARDINALITY({a.sql}), 0)" for a in args)
+    fields = ", ".join(f"'unnest{i}', GET({a.sql}, {PLACE})" for i, a in enumerate(args))
+    longest = f"GREATEST({size})"
+    array = f"CASE WHEN {longest} > 0 THEN TRANSFORM(SEQUENCE(0, {longest} - 1), {PLACE} -> NAMED_STRUCT({fields})) END"
+    return Series(array, columns, is_struct=True)
+
+
+def _generate_series(args: list[Value]) -> Series:
+    if not 2 <= len(args) <= 3:
+        raise RefusalError(f"generate_series of {len(args)} arguments")
+    if any(a.type.is_time for a in args[:2]):
+        return _series_of_times(args)
+    values, type_ = unify(args)
+    if not type_.is_integer:
+        raise RefusalError(f"generate_series of {type_}", "cast the bounds to integer or bigint")
+    first, last = values[0].sql, values[1].sql
+    step = values[2].sql if len(args) == 3 else cast("1", type_)
+    listed = f"SEQUENCE({first}, {last}, {step})"
+    array = f"CASE WHEN ({step} > 0 AND {first} <= {last}) OR ({step} < 0 AND {first} >= {last}) THEN {listed} END"
+    if len(args) == 3 and not isinstance(args[2].constant, int):
+        array = fail_unless(f"{step} <> 0 OR {step} IS NULL", array, "step size cannot equal zero", cast(step, t.TEXT))
+    elif len(args) == 3 and args[2].constant == 0:
+        raise RefusalError("generate_series with a step of zero")
+    return Series(array, (Output("generate_series", type_),))
+
+
+def _series_of_times(args: list[Value]) -> Series:
+    if len(args) != 3:
+        raise RefusalError("generate_series of timestamps without a step")
+    (first, last), type_ = unify(args[:2])
+    if type_ == t.DATE:
+        type_ = t.TIMESTAMPTZ  # as date_trunc of a date
+        first, last = convert(first, type_), convert(last, type_)
+    by = coerce(args[2], t.INTERVAL).interval
+    assert by is not None
+    if by.months != "0" and not re.match(r"CAST\('\d{4}-\d\d?-(0?[1-9]|1\d|2[0-8])\b", first.sql):
+        hint = "a 31st becomes a 28th for good on PostgreSQL's way: start from a literal before the 29th"
+        raise RefusalError("generate_series by months from such a start", hint)
+    parts = (by.months, by.days, by.micros)
+    if not all(p.lstrip("-").isdigit() for p in parts):
+        raise RefusalError("generate_series by an interval that is not a constant")
+    if sum(p != "0" for p in parts) != 1:
+        raise RefusalError("generate_series by an interval of several units")
+    seconds = f"{int(by.micros) / 1_000_000:.6f}"
+    step = f"MAKE_YM_INTERVAL(0, {by.months})" if by.months != "0" else f"MAKE_DT_INTERVAL({by.days}, 0, 0, {seconds})"
+    compared = "<=" if all(int(p) >= 0 for p in parts) else ">="
+    array = f"CASE WHEN {first.sql} {compared} {last.sql} THEN SEQUENCE({first.sql}, {last.sql}, {step}) END"
+    return Series(array, (Output("generate_series", type_),))
+
+
+def _json(value: Value) -> Value:
+    return convert(value, t.JSONB) if value.type.name == "unknown" else value
+
+
+def _elements(*, as_texts: bool) -> Callable[[list[Value]], Series]:
+    def rule(args: list[Value]) -> Series:
+        type_ = t.TEXT if as_texts else t.JSONB
+        return Series(
+            json_functions.elements(_json(args[0]), as_texts=as_texts), (Output("value", type_),), is_named=True
+        )
+
+    return rule
+
+
+def _each(*, as_texts: bool) -> Callable[[list[Value]], Series]:
+    def rule(args: list[Value]) -> Series:
+        columns = (Output("key", t.TEXT), Output("value", t.TEXT if as_texts else t.JSONB))
+        return Series(json_functions.entries(_json(args[0]), as_texts=as_texts), columns, is_struct=True)
+
+    return rule
+
+
+def _keys(name: str) -> Callable[[list[Value]], Series]:
+    return lambda args: Series(json_functions.keys(_json(args[0])), (Output(name, t.TEXT),))
+
+
+def _split(name: str, function: str) -> Callable[[list[Value]], Series]:
+    return lambda args: Series(call(function, args).sql, (Output(name, t.TEXT),))
+
+
+_SERIES: dict[str, Callable[[list[Value]], Series]] = {
+    "unnest": _unnest,
+    "generate_series": _generate_series,
+    "jsonb_array_elements": _elements(as_texts=False),
+    "json_array_elements": _elements(as_texts=False),
+    "jsonb_array_elements_text": _elements(as_texts=True),
+    "json_array_elements_text": _elements(as_texts=True),
+    "jsonb_each": _each(as_texts=False),
+    "json_each": _each(as_texts=False),
+    "jsonb_each_text": _each(as_texts=True),
+    "json_each_text": _each(as_texts=True),
+    "jsonb_object_keys": _keys("jsonb_object_keys"),
+    "json_object_keys": _keys("json_object_keys"),
+    "string_to_table": _split("string_to_table", "string_to_array"),
+    "regexp_split_to_table": _split("regexp_split_to_table", "regexp_split_to_array"),
+}
+NAMES = frozenset(_SERIES)
+
+
+# JSON_TABLE
+
+
+def json_table(node: exp.JSONTable, source: Value) -> Series:
+    """JSON_TABLE(json, '$.path[*]' COLUMNS (...)): columns by simple paths; what is missing or does not fit is NULL."""
+    for clause in ("error_handling", "empty_handling", "passing"):
+        if node.args.get(clause):
+            raise RefusalError(f"JSON_TABLE with {clause.split('_')[0].upper()} ...")
+    path = _steps(node.args.get("path"))
+    if not path or path[-1] != "*":
+        raise RefusalError("JSON_TABLE over a path that does not end with [*]")
+    schema = node.args["schema"]
+    columns: list[Output] = []
+    fields: list[str] = []
+    for definition in schema.expressions:
+        column, text = _json_column(definition)
+        columns.append(column)
+        fields.append(f"'{column.name}', {text}")
+    array = json_functions.marked_elements(source, tuple(path[:-1]))
+    body = f"TRANSFORM({array}, ({OTHER}, {PLACE}) -> NAMED_STRUCT({', '.join(fields)}))"
+    return Series(body, tuple(columns), is_struct=True)
+
+
+def _json_column(node: exp.Expr) -> tuple[Output, str]:
+    if not isinstance(node, exp.JSONColumnDef) or node.args.get("nested_schema"):
+        raise RefusalError("NESTED PATH of JSON_TABLE")
+    name = folded(node.this)
+    if not re.fullmatch(r"\w+", name):
+        raise RefusalError(f"the column name {name!r} in JSON_TABLE")
+    if node.args.get("ordinality"):
+        return Output(name, t.INTEGER), f"CAST({PLACE} + 1 AS INT)"
+    if node.args.get("format_json") or not isinstance(node.args.get("kind"), exp.DataType):
+        raise RefusalError("a column of JSON_TABLE of that form")
+    type_ = type_named(node.args["kind"])
+    given = node.args.get("path")
+    steps = _steps(given) if given is not None else [name]
+    if "*" in steps:
+        raise RefusalError("[*] in the path of a column of JSON_TABLE")
+    found = json_functions.element_at(OTHER, tuple(steps), as_text=True)
+    if type_ == t.TEXT:
+        return Output(name, type_), found
+    if type_.is_json:
+        return Output(name, type_), json_functions.element_at(OTHER, tuple(steps), as_text=False)
+    if not (type_.is_number or type_ == t.BOOLEAN):
+        raise RefusalError(f"a column of type {type_} in JSON_TABLE", "take it as text and cast it")
+    if type_.is_integer:
+        whole = f"TRY_CAST({found} AS DECIMAL(38, 18))"
+        return Output(name, type_), f"TRY_CAST(CASE WHEN {whole} = ROUND({whole}, 0) THEN {whole} END AS {type_.spark})"
+    return Output(name, type_), f"TRY_CAST({found} AS {type_.spark})"
+
+
+def _steps(path: exp.Expr | None) -> list[str | int]:
+    """`$.a[*].b[0]` in steps."""
+    text = path.name if path is not None else "$"
+    body = text.strip().removeprefix("lax ").strip()
+    out: list[str | int] = []
+    position = 1
+    if not body.startswith("$"):
+        raise RefusalError(f"the JSON path {text!r}")
+    for found in re.finditer(r'\.(\w+)|\."([^"]+)"|\[(\*|\d+)\]', body):
+        if found.start() != position:
+            break
+        position = found.end()
+        index = found.group(3)
+        out.append("*" if index == "*" else int(index) if index else found.group(1) or found.group(2))
+    if position != len(body):
+        raise RefusalError(f"the JSON path {text!r}", "only $.key, [0] and [*] are known")
+    return out

@@ -1,0 +1,70 @@
+"""What stands behind OVER."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from millstream.sql.postgres.ordering import keys_of, ordered
+from millstream.sql.postgres.refusals import RefusalError, refuse_json, wrong
+
+if TYPE_CHECKING:
+    from millstream.sql.postgres.expressions import Expressions
+
+
+def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> str:
+    """`(PARTITION BY ... ORDER BY ... frame)`; named windows are written out.
+
+    Args:
+        needs_order: Spark wants an ORDER BY here; without one all rows are equal.
+    """
+    partition: list[exp.Expr] = list(node.args.get("partition_by") or [])
+    order, spec = node.args.get("order"), node.args.get("spec")
+    name = node.args.get("alias")
+    if name is not None:
+        base = self.windows.get(name.name.lower())
+        if base is None:
+            raise wrong(f"there is no window {name.name}", node, self.queries.sql)
+        partition = list(base.args.get("partition_by") or []) + partition
+        order, spec = base.args.get("order") or order, base.args.get("spec") or spec
+    parts = []
+    if partition:
+        values = [self.scalar(p) for p in partition]
+        refuse_json((v.type for v in values), "PARTITION BY")
+        parts.append("PARTITION BY " + ", ".join(v.sql for v in values))
+    if order is not None:
+        parts.append("ORDER BY " + ordered(keys_of(self, order.expressions)))
+    elif needs_order:
+        parts.append("ORDER BY NULL")
+    if spec is not None:
+        parts.append(_frame(self, spec))
+    return f"({' '.join(parts)})"
+
+
+def _frame(self: Expressions, spec: exp.WindowSpec) -> str:
+    kind = spec.args.get("kind")
+    if kind not in {"ROWS", "RANGE"}:
+        raise RefusalError(f"a frame of {kind}", "use ROWS or RANGE")
+    if spec.args.get("exclude"):
+        raise RefusalError(f"EXCLUDE {spec.args['exclude'].name} of a frame")
+    start = _bound(self, spec.args.get("start"), spec.args.get("start_side"))
+    end = spec.args.get("end")
+    last = _bound(self, end, spec.args.get("end_side")) if end is not None else "CURRENT ROW"
+    return f"{kind} BETWEEN {start} AND {last}"
+
+
+def _bound(self: Expressions, bound: object, side: object) -> str:
+    if isinstance(bound, str):
+        return bound if bound == "CURRENT ROW" else f"{bound} {side}"
+    if not isinstance(bound, exp.Expr):
+        raise RefusalError("this bound of a frame")
+    value = self.translate(bound)
+    if value.interval is not None:
+        by = value.interval
+        if by.months != "0" or not (by.days + by.micros).replace("-", "").isdigit():
+            raise RefusalError("a frame of months", "use days")
+        return f"MAKE_DT_INTERVAL({by.days}, 0, 0, {int(by.micros) / 1_000_000}) {side}"
+    if not isinstance(value.constant, int):
+        raise RefusalError("a bound of a frame that is not a constant")
+    return f"{value.sql} {side}"

@@ -204,7 +204,25 @@ class FromClause:
             return self._table(node)
         if isinstance(node, exp.Subquery):
             return self._nested(node.this, node)
+        if isinstance(node, exp.Values):
+            return self._values(node)
         raise unsupported(f"{node.sql(dialect='spark')} in FROM", node, self.context.sql)
+
+    def _values(self, node: exp.Values) -> Relation:
+        """VALUES: rows of constants, which never change."""
+        rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in node.expressions]
+        if len({len(row) for row in rows}) != 1:
+            raise invalid("the rows of VALUES differ in their number of columns", node, self.context.sql)
+        for value in (v for row in rows for v in row):
+            refuse_in_expression(value, self.context)
+            if value.find(exp.Column):
+                raise unsupported("VALUES with a column", node, self.context.sql, "write SELECT ... UNION ALL SELECT")
+        table = exp.union(*(exp.select(*(v.copy() for v in row)) for row in rows), distinct=False) if rows[1:] else None
+        lowered = self.lowering.query(table or exp.select(*(v.copy() for v in rows[0])), self.ctes)
+        names = node.alias_column_names or [f"col{n}" for n in range(1, len(rows[0]) + 1)]
+        lowered = renamed(lowered, names, node, self.context)
+        self.scope.add(node.alias or f"__values{len(self.scope.tables)}", lowered.visible, node)
+        return lowered.relation
 
     def _nested(self, node: exp.Expr, parentheses: exp.Subquery | None = None) -> Relation:
         """Joins that are made before they are joined themselves: their conditions see no names from outside."""

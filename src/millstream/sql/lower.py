@@ -46,7 +46,7 @@ def lower(query: exp.Query, sql: str, sources: Sources, analyzer: Analyzer) -> L
     context = Context(sql, sources, analyzer)
     result = _Lowering(context).query(with_known_aggregates(query), {})
     if not any(isinstance(node, Scan) for node in walk(result.relation)):
-        raise unsupported("a SELECT without FROM", query, sql)
+        raise unsupported("a query that reads no table", query, sql)
     notices, open_results = (tuple(dict.fromkeys(found)) for found in (context.notices, context.open_results))
     return Lowered(result.relation, result.names, notices, open_results=open_results)
 

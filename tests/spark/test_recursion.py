@@ -10,6 +10,7 @@ from lake_kit import Lake, open_lake, refused
 
 from millstream import Action, Code
 from millstream.refresh import execute, runner
+from millstream.service.notices import FullRefreshWarning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,7 +204,8 @@ def test_what_is_refused(lake: Lake) -> None:
         "WITH RECURSIVE r AS (SELECT src, dst FROM edges WHERE src < dst UNION ALL"
         " SELECT x.src, y.dst FROM r x JOIN r y ON x.dst = y.src) SELECT * FROM r"
     )
-    lake.stream("twice", twice, refresh_mode="AUTO")
+    with pytest.warns(FullRefreshWarning, match="beside another one"):
+        lake.stream("twice", twice, refresh_mode="AUTO")
     with refused(Code.UNSUPPORTED_SQL, "beside another one"):
         lake.ms.create_stream_table("refused", twice, refresh_mode="DIFFERENTIAL")
 

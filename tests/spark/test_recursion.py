@@ -170,8 +170,8 @@ def test_a_mode_that_only_recomputes(lake: Lake) -> None:
     assert lake.ms.refresh_stream_table("reachable").action == Action.FULL
     assert lake.ms.verify("reachable").ok
     assert lake.rows("reachable") == {(1, 2): 1, (None, 1): 1, (None, 2): 1}
-    steps = "SELECT 0, 0 UNION SELECT e.dst, r.depth + 1 FROM steps r JOIN edges e ON e.src <=> r.node + 1 WHERE r.depth < 3"
-    query = f"WITH RECURSIVE steps(node, depth) AS ({steps}) SELECT * FROM steps"
+    step = "SELECT e.dst, r.depth + 1 FROM steps r JOIN edges e ON e.src <=> r.node + 1 WHERE r.depth < 3"
+    query = f"WITH RECURSIVE steps(node, depth) AS (SELECT 0, 0 UNION {step}) SELECT * FROM steps"
     for mode in ("FULL", "DIFFERENTIAL"):
         lake.ms.create_stream_table(f"steps_{mode}", query, refresh_mode=mode)
         assert lake.rows(f"steps_{mode}") == {(0, 0): 1, (2, 1): 1}

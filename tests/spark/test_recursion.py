@@ -10,6 +10,7 @@ from lake_kit import Lake, open_lake, refused
 
 from millstream import Action, Code
 from millstream.refresh import execute, runner
+from millstream.service.notices import FullRefreshWarning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,6 +170,12 @@ def test_a_mode_that_only_recomputes(lake: Lake) -> None:
     assert lake.ms.refresh_stream_table("reachable").action == Action.FULL
     assert lake.ms.verify("reachable").ok
     assert lake.rows("reachable") == {(1, 2): 1, (None, 1): 1, (None, 2): 1}
+    step = "SELECT e.dst, r.depth + 1 FROM steps r JOIN edges e ON e.src <=> r.node + 1 WHERE r.depth < 3"
+    query = f"WITH RECURSIVE steps(node, depth) AS (SELECT 0, 0 UNION {step}) SELECT * FROM steps"
+    for mode in ("FULL", "DIFFERENTIAL"):
+        lake.ms.create_stream_table(f"steps_{mode}", query, refresh_mode=mode)
+        assert lake.rows(f"steps_{mode}") == {(0, 0): 1, (2, 1): 1}
+        assert lake.ms.verify(f"steps_{mode}").ok
 
 
 def test_a_cycle_under_union_all_ends_in_an_error(spark: SparkSession, tmp_path: Path) -> None:
@@ -203,7 +210,8 @@ def test_what_is_refused(lake: Lake) -> None:
         "WITH RECURSIVE r AS (SELECT src, dst FROM edges WHERE src < dst UNION ALL"
         " SELECT x.src, y.dst FROM r x JOIN r y ON x.dst = y.src) SELECT * FROM r"
     )
-    lake.stream("twice", twice, refresh_mode="AUTO")
+    with pytest.warns(FullRefreshWarning, match="beside another one"):
+        lake.stream("twice", twice, refresh_mode="AUTO")
     with refused(Code.UNSUPPORTED_SQL, "beside another one"):
         lake.ms.create_stream_table("refused", twice, refresh_mode="DIFFERENTIAL")
 

@@ -79,7 +79,7 @@ class RecursiveStage:
 
     body: Recursion
     outputs: tuple[str, ...]
-    _planned: dict[frozenset[str], tuple[AnyStep, ...]] = field(
+    _planned: dict[tuple[frozenset[str], bool], tuple[AnyStep, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -104,11 +104,15 @@ class RecursiveStage:
         return Fixpoint(FOUND, Step(FOUND, self._once(base)), Step(FOUND, found))
 
     def steps(self, changed: frozenset[str], *, at_once: bool = False) -> tuple[AnyStep, ...]:
-        """The steps of a refresh in which these inputs changed; `at_once` or not, what goes away is looked up."""
-        if changed not in self._planned:
-            steps = self._union(changed) if self.body.distinct else self._union_all(changed)
-            self._planned[changed] = steps
-        return self._planned[changed]
+        """The steps of a refresh in which these inputs changed.
+
+        Args:
+            at_once: compare with all stored rows, which are few, instead of finding the ones to compare with first.
+        """
+        if (changed, at_once) not in self._planned:
+            steps = self._union(changed, at_once) if self.body.distinct else self._union_all(changed)
+            self._planned[changed, at_once] = steps
+        return self._planned[changed, at_once]
 
     # UNION ALL
 
@@ -130,11 +134,11 @@ class RecursiveStage:
 
     # UNION
 
-    def _union(self, changed: frozenset[str]) -> tuple[AnyStep, ...]:
+    def _union(self, changed: frozenset[str], at_once: bool) -> tuple[AnyStep, ...]:
         difference = Difference(changed)
         if difference.delta(self.body.base) is None and difference.delta(self.body.step) is None:
             return ()
-        return self._derived(difference) if self._has_rules else self._recomputed()
+        return self._derived(difference, at_once) if self._has_rules else self._recomputed()
 
     @cached_property
     def _has_rules(self) -> bool:
@@ -146,57 +150,56 @@ class RecursiveStage:
         change = plus([Table(FOUND, self._weighted), negate(self._stored)])
         return found, *self._applied(consolidate(change))
 
-    def _derived(self, difference: Difference) -> tuple[AnyStep, ...]:
+    def _derived(self, difference: Difference, at_once: bool) -> tuple[AnyStep, ...]:
         first = Table(FIRST, self._changes)
         lost, found = Table(LOST, self._weighted), Table(FOUND, self._weighted)
         net = consolidate(plus([found, negate(lost)]))
+        gained = self._once(self._step_over_frontier())
+        new = self._unknown(gained, self._stored, at_once)
+        still_lost = self._known(self._lost_next(difference), self._stored, at_once)
         return (
-            Step(FIRST, self._first(difference)),
+            Step(FIRST, self._first(difference, at_once)),
             # without losses, what comes first and what follows from it is the net change
             Fixpoint(
                 NET,
                 Step(NET, first),
-                Step(NET, _marked(self._without(self._gained_next(), self._stored, Table(NET, self._changes)))),
+                Step(NET, _marked(self._without(new, Table(NET, self._changes)))),
                 unless=FIRST,
                 strategy=SEMI_NAIVE,
             ),
             Fixpoint(
                 LOST,
                 Step(LOST, negate(Project(Filter(first, col(MORE.name)), keep(self._weighted)))),
-                Step(LOST, self._without(self._among(self._lost_next(difference), self._stored), lost)),
+                Step(LOST, self._without(still_lost, lost)),
                 only_if=FIRST,
                 strategy=REDERIVE,
             ),
             Fixpoint(
                 FOUND,
-                Step(FOUND, self._rederived(difference)),
-                Step(FOUND, self._without(self._gained_next(), self._stayed, found)),
+                Step(FOUND, self._rederived(difference, at_once)),
+                Step(FOUND, self._without(self._unknown(gained, self._stayed, at_once), found)),
                 only_if=FIRST,
             ),
             Step(NET, _marked(net), only_if=FIRST),
             self._applied(net)[-1],
         )
 
-    def _first(self, difference: Difference) -> Relation:
+    def _first(self, difference: Difference, at_once: bool) -> Relation:
         """The stored rows that lost a derivation, and the rows that are not stored and gained one."""
         turnover = self._turnover(difference, self._stored)
         lost, gained = self._both(turnover.lost), self._both(turnover.gained)
         parts: list[Relation] = []
         if lost is not None:
-            parts.append(negate(self._among(self._once(lost), self._stored)))
+            parts.append(negate(self._known(self._once(lost), self._stored, at_once)))
         if gained is not None:
-            parts.append(self._without(self._once(gained), self._stored))
+            parts.append(self._unknown(self._once(gained), self._stored, at_once))
         return _marked(plus(parts))
 
     def _lost_next(self, difference: Difference) -> Relation:
         """What followed from the rows in the frontier."""
         return self._once(self._named(self._turnover(difference, self._frontier, are_few=True).ever(self.body.step)))
 
-    def _gained_next(self) -> Relation:
-        """What follows from the rows in the frontier."""
-        return self._once(self._step_over_frontier())
-
-    def _rederived(self, difference: Difference) -> Relation:
+    def _rederived(self, difference: Difference, at_once: bool) -> Relation:
         """Of the rows lost, those that follow from the base or from a row that stayed; and what is gained there."""
         turnover = self._turnover(difference, self._stayed)
         lost = Project(Table(LOST, self._weighted), keep(self.body.columns))
@@ -204,7 +207,24 @@ class RecursiveStage:
         again = self._named(_restricted(self.body.step, turnover, renamed(lost, _OTHER)))
         gained = self._both(turnover.gained)
         found = self._once(UnionAll((base, again) if gained is None else (base, again, gained)))
-        return self._without(found, self._stayed)
+        return self._unknown(found, self._stayed, at_once)
+
+    # Comparisons with what is stored
+
+    def _known(self, rows: Relation, stored: Relation, at_once: bool) -> Relation:
+        """Those of some distinct rows that are stored."""
+        if at_once:
+            return self._among(rows, stored)
+        joined = InnerJoin((rows, renamed(stored, _OTHER)), (self._is_other(),), small_first=True)
+        return Project(joined, keep(rows.schema))
+
+    def _unknown(self, rows: Relation, stored: Relation, at_once: bool) -> Relation:
+        """Those of some distinct rows that are not stored.
+
+        Spark sends only the right side of an anti join to all tasks. That is the larger one here, unless it is cut down
+        to the rows that matter first.
+        """
+        return self._without(rows, stored if at_once else self._known(rows, stored, at_once))
 
     # Relations the steps are made of
 

@@ -32,6 +32,7 @@ from millstream.diff.plan import (
     Layout,
     Step,
 )
+from millstream.diff.recursive import RecursiveStage
 from millstream.diff.stages import NamedStage
 from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.engine.storage import Commit, Rows, Txn
@@ -120,9 +121,10 @@ class StageRun:
 
     def differential(self) -> tuple[Commit | None, Counts]:
         """Apply the change of the inputs."""
-        at_once = self.layout.kind is not Kind.BAG and not self.is_large and self.stored.is_small
+        is_keyed, is_recursive = self.layout.kind is not Kind.BAG, isinstance(self.named.stage, RecursiveStage)
+        at_once = (is_keyed or is_recursive) and not self.is_large and self.stored.is_small
         steps = self.named.stage.steps(self.changed, at_once=at_once)
-        if at_once or any(_reads_all_state(s) for s in steps):
+        if (at_once and is_keyed) or any(_reads_all_state(s) for s in steps):
             with self.cost.timing("read"):
                 self._bind(STATE, self.stored.all(), self._counted(self.stored.num_rows))
         try:

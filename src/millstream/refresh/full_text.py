@@ -49,14 +49,19 @@ def _repeated(worker: Worker, loop: TextLoop) -> DataFrame:
     Raises:
         MillstreamError: RECURSION_LIMIT.
     """
-    found = frontier = worker.spark.sql(loop.base).distinct().localCheckpoint()
+    base = worker.spark.sql(loop.base)
+    names = [name.lower() for name in base.columns]
+    if len(set(names)) < len(names):  # the text itself then gives them names
+        base = base.toDF(*(f"c{i}" for i in range(len(names))))
+    types = [field.dataType for field in base.schema]
+    found = frontier = base.distinct().localCheckpoint()
     rounds, rows = (int(worker.spark.conf.get(key) or 0) for key in RECURSION_LIMITS)
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
         if frontier.isEmpty():
             return found
         worker.bind(FRONTIER, frontier)
-        step = worker.spark.sql(loop.step).toDF(*found.columns)
-        typed = step.select(*(f.col(quote(n)).cast(found.schema[n].dataType).alias(n) for n in found.columns))
+        step = worker.spark.sql(loop.step).toDF(*base.columns)
+        typed = step.select(*(f.col(quote(n)).cast(t).alias(n) for n, t in zip(base.columns, types, strict=True)))
         frontier = typed.subtract(found).localCheckpoint()
         found = found.unionAll(frontier).localCheckpoint()
     raise endless(rounds, rows)

@@ -99,10 +99,10 @@ OPEN = {
     "arrays": (
         """SELECT a, collect_list(b) AS x, array_agg(s) AS y, collect_set(s) AS z, collect_list(DISTINCT d) AS w,
              collect_list(s) FILTER (WHERE b > 5) AS v, collect_list(b) RESPECT NULLS AS u,
-             collect_list(named_struct('s', s, 'b', b)) AS r FROM t GROUP BY a""",
+             collect_list(struct(s, b)) AS r FROM t GROUP BY a""",
         """SELECT a, sort_array(collect_list(b)), sort_array(collect_list(s)), sort_array(collect_set(s)),
              sort_array(collect_set(d)), sort_array(collect_list(s) FILTER (WHERE b > 5)),
-             sort_array(collect_list(b) RESPECT NULLS), sort_array(collect_list(named_struct('s', s, 'b', b)))
+             sort_array(collect_list(b) RESPECT NULLS), sort_array(collect_list(struct(s, b)))
            FROM t GROUP BY a""",
     ),
     "texts": (

@@ -35,6 +35,7 @@ EXACT_INSTEAD = {
 
 # The parser knows these as something else, prints them as another function, or loses an argument.
 _KEPT = (
+    "ARRAY_AGG",
     "BITMAP_AND_AGG",
     "EVERY",
     "LISTAGG",

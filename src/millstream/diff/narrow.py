@@ -18,6 +18,7 @@ from collections.abc import Sequence, Set
 
 from sqlglot import exp
 
+from millstream.diff.bounds import bound, conjuncts
 from millstream.diff.size import is_small
 from millstream.diff.zset import distinct_columns, renamed
 from millstream.ops import (
@@ -70,7 +71,7 @@ class _Narrowing:
         """A join whose right input holds no more than the left one asks for, where this is small."""
         right = node.right
         if not self._is_small(right):
-            right = self._with_keys_of(node.left, right, _conjuncts(node.condition))
+            right = self._with_keys_of(node.left, right, conjuncts(node.condition))
             if right is node.right:
                 return node
         return dataclasses.replace(node, right=right, small_right=True)
@@ -87,7 +88,8 @@ class _Narrowing:
         if not ties or here & there or not (self._is_small(asking) and _comes_from_changes(asking)):
             return relation
         names = sorted({n for c in ties for n in referenced(c)} & here)
-        keys = renamed(distinct_columns(asking, names), KEY)
+        asked = bound(asking, names, self.small) or asking
+        keys = renamed(distinct_columns(asked, names), KEY)
         return self._restricted(relation, keys, substitute(all_of(ties), {n: col(n + KEY) for n in names}))
 
     def _restricted(self, relation: Relation, keys: Relation, condition: exp.Expr) -> Relation:
@@ -126,7 +128,7 @@ class _Narrowing:
 def _narrows(node: SemiJoin) -> bool:
     """Whether few rows of the left input can have a partner."""
     here, there = ({c.name for c in side.columns} for side in (node.left, node.right))
-    is_tied = any(_ties(c, here, there) for c in _conjuncts(node.condition))
+    is_tied = any(_ties(c, here, there) for c in conjuncts(node.condition))
     return is_tied and not here & there and _comes_from_changes(node.right)
 
 
@@ -137,11 +139,6 @@ def _comes_from_changes(relation: Relation) -> bool:
 
 def _share_names(left: Relation, right: Relation) -> bool:
     return bool({c.name for c in left.columns} & {c.name for c in right.columns})
-
-
-def _conjuncts(condition: exp.Expr) -> list[exp.Expr]:
-    condition = condition.unnest()
-    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
 
 
 def _ties(condition: exp.Expr, left: Set[str], right: Set[str]) -> bool:

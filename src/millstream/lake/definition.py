@@ -30,6 +30,7 @@ from millstream.sql.column_names import with_names
 from millstream.sql.lower import Lowered, lower
 from millstream.sql.parse import parse_query, position_of, print_query
 from millstream.sql.recursive_text import unrolled, with_union_all
+from millstream.sql.refused import refuse_in_every_mode
 from millstream.sql.rewrites import rewrite
 from millstream.sql.sources import Source, Sources, View
 from millstream.sql.text import TableReference, exchange_tables, table_references, uses_current_time, words
@@ -46,6 +47,10 @@ _ONLY_RECOMPUTED = {
 }
 # What is wrong with a query is for Spark to say, and it has taken the query by the time it is lowered.
 _FOR_SPARK_TO_SAY = {Code.UNKNOWN_COLUMN, Code.UNKNOWN_TABLE, Code.QUERY_INVALID}
+AGES_BY_REFRESH = (
+    "the current time is that of each refresh's data: between refreshes nothing ages in or out, and each of them "
+    "recomputes the table, also where no source has changed"
+)
 # Types no Delta table has, also inside of others; not names of fields.
 _UNSTORABLE = re.compile(r"(?:^|[<:,])(void|interval(?: \w+)*)(?=$|[>,])")
 
@@ -176,6 +181,8 @@ def compile_query(
             if mode is not RefreshMode.AUTO or error.code not in _ONLY_RECOMPUTED:
                 raise
             reasons = (f"{error.code}: {error.message}",)
+    if any(uses_current_time(text) for text in (query, *views.values())):
+        notices = (*notices, AGES_BY_REFRESH)
     return Compiled(query, columns, tables, views, functions, stages, reasons, notices, is_faithful, names, closed_text)
 
 
@@ -292,7 +299,7 @@ def _read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], 
     pending = [query]
     while pending:
         text = pending.pop()
-        _refuse_time_travel(text)
+        refuse_in_every_mode(parse_query(text), text)
         for reference in table_references(text):
             if _lower(reference.parts) in names:
                 continue
@@ -332,18 +339,6 @@ def _empty(source: Source) -> str:
 
 
 # What no mode, or only FULL, can take
-
-
-def _refuse_time_travel(text: str) -> None:
-    for table in parse_query(text).find_all(exp.Table):
-        if table.args.get("version") or table.args.get("when"):
-            raise MillstreamError(
-                Code.UNSUPPORTED_SQL,
-                "a stream table cannot read a fixed version of a table",
-                position=position_of(table),
-                sql=text,
-                hint="read the table as it is, or copy the version you want into a table",
-            )
 
 
 def _refuse_opaque(functions: Mapping[str, str]) -> None:

@@ -33,8 +33,10 @@ from millstream.service.dialects import Dialect, as_written, parse_dialect, poin
 from millstream.service.notices import ChangeFeedWarning, FullRefreshWarning, NoticeWarning, tell
 from millstream.service.recorded import AsItIs, AsRecorded
 from millstream.settings import Settings
+from millstream.sql.parse import parse_query
 from millstream.sql.postgres import translate
 from millstream.sql.recursive_text import with_union_all
+from millstream.sql.refused import refuse_in_every_mode
 from millstream.sql.sources import Source
 from millstream.sql.statements import Effect, Other, parse_statement
 
@@ -65,6 +67,7 @@ class Definitions:
         self._lake.sync()
         worker = self._workers.here()
         worker.use(self._workers.semantics())
+        _refuse_locks(query)
         worker.analyzer.describe_text(with_union_all(query))  # errors that point into the user's own text
         sources = AsItIs(self._lake, self._feed_obstacle)
         try:
@@ -204,6 +207,7 @@ class Definitions:
                 compiled = self._compile_again(table, table.refresh_mode, live, functions)
             if [c.name for c in compiled.columns] != [n for n, _ in table.definition.columns]:
                 raise MillstreamError(Code.SOURCE_CHANGED, "the query now has other output columns")
+            self._refuse_cycle(table, compiled)
             self._switch_feeds_on(compiled)
         except MillstreamError as cause:
             error = MillstreamError(
@@ -531,6 +535,15 @@ def _require_query(text: str) -> None:
         raise MillstreamError(
             Code.SYNTAX_ERROR, "a stream table is defined by exactly one SELECT", sql=text, hint="write SELECT or WITH"
         )
+
+
+def _refuse_locks(query: str) -> None:
+    """Before Spark calls them a syntax error."""
+    try:
+        tree = parse_query(query)
+    except MillstreamError:
+        return  # Spark may know better, or gives the better message
+    refuse_in_every_mode(tree, query)
 
 
 def parse_mode(text: str | RefreshMode) -> RefreshMode:

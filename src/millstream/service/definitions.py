@@ -105,8 +105,24 @@ class Definitions:
         if key not in self._cache:
             recorded = AsRecorded(table.definition.body)
             functions = table.definition.body["functions"]
-            self._cache[key] = self._compile_again(table, table.refresh_mode, recorded, functions)
+            try:
+                self._cache[key] = self._compile_again(table, table.refresh_mode, recorded, functions)
+            except MillstreamError as error:
+                if (about := self._about_functions(table, error)) is None:
+                    raise
+                raise about from error
         return self._cache[key]
+
+    def _about_functions(self, table: StreamTable, error: MillstreamError) -> MillstreamError | None:
+        """Of all a definition has recorded, only its SQL functions are looked up in the lake as it is."""
+        for dependency in table.definition.dependencies:
+            if dependency.kind is SourceKind.FUNCTION and (change := self._change_of(dependency)):
+                return MillstreamError(
+                    Code.SOURCE_CHANGED,
+                    f"{table.name} calls the SQL function {dependency.name}, which {change}: {error.message}",
+                    hint=f"create {dependency.name} again, or ALTER STREAM TABLE {table.name} AS <a query that fits>",
+                )
+        return None
 
     def _compile_again(
         self, table: StreamTable, mode: RefreshMode, sources: AsItIs | AsRecorded, functions: Mapping[str, str]
@@ -136,14 +152,14 @@ class Definitions:
         self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
     ) -> str | None:
         """What among the things a table reads is no longer what its definition was compiled for."""
-        if table.definition.body["fingerprint"] != compiled.fingerprint:
-            return "LAYOUT: the stored table was made by another version of millstream"
         generation, key = self._catalog.generation(), _key(table)
         if self._current_at.get(key) != generation:
             for dependency in table.definition.dependencies:
                 if change := self._change_of(dependency):
                     return f"SOURCE_CHANGED: {dependency.name} {change}"
             self._current_at[key] = generation
+        if table.definition.body["fingerprint"] != compiled.fingerprint:
+            return "LAYOUT: the stored table was made by another version of millstream"
         is_empty = table.public_stage.version is None
         for source in compiled.sources.values():
             version = versions.get(source.id)

@@ -28,7 +28,7 @@ from millstream.ops.standalone import standalone
 from millstream.results import RefreshMode
 from millstream.sql.column_names import with_names
 from millstream.sql.lower import Lowered, lower
-from millstream.sql.parse import parse_query, position_of, print_query
+from millstream.sql.parse import parse_query, print_query, start_of
 from millstream.sql.recursive_text import unrolled, with_union_all
 from millstream.sql.refused import refuse_in_every_mode
 from millstream.sql.rewrites import rewrite
@@ -265,7 +265,7 @@ def _duplicate(name: str, number: int, query: str) -> MillstreamError:
     item = items[number] if number < len(items) else None
     if star := next((i for i in items if i.is_star), None):
         item, hint = star, f"name the columns and {hint}; a join with USING has one column of each name it joins by"
-    position = position_of(item) if item is not None else None
+    position = start_of(item) if item is not None else None
     return MillstreamError(
         Code.DUPLICATE_COLUMN, f"two output columns are called {name}", position=position, sql=query, hint=hint
     )

@@ -121,14 +121,18 @@ def position_of(node: exp.Expr) -> Position | None:
     return Position(meta["line"], max(1, meta["col"] - length + 1), length)
 
 
+def start_of(node: exp.Expr) -> Position | None:
+    """Where the first of its parts stands that the parser kept the place of."""
+    placed = [found for found in node.walk() if "line" in found.meta]
+    return position_of(min(placed, key=lambda found: int(found.meta["start"]))) if placed else None
+
+
 def place_of(node: exp.Expr) -> dict[str, int]:
     """The parser's own note of a node's place, of all parts of a name; empty where it made none."""
     parts = node.parts if isinstance(node, exp.Column | exp.Table) else ()
     if parts and all("line" in part.meta for part in (parts[0], parts[-1])):
         return {**parts[-1].meta, "start": parts[0].meta["start"]}
-    if "line" in node.meta:
-        return node.meta
-    return min((found.meta for found in node.walk() if "line" in found.meta), key=lambda m: int(m["start"]), default={})
+    return next((found.meta for found in node.walk() if "line" in found.meta), {})
 
 
 def position_of_words(words: str, sql: str) -> Position | None:

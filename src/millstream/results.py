@@ -137,11 +137,21 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPlan:
-    """One line of an explanation: an operator, how it is maintained, and why."""
+    """One line of an explanation: an operator, how it is maintained, and when that gives way to a recomputation."""
 
     depth: int
     operator: str
     strategy: str
+    falls_back: str = ""
+
+    def __str__(self) -> str:
+        special = f"; recomputed: {self.falls_back}" if self.falls_back and not self.is_always_differential else ""
+        return f"{'  ' * self.depth}{self.operator}  [{self.strategy}{special}]"
+
+    @property
+    def is_always_differential(self) -> bool:
+        """Whether its change is never had by recomputing the whole of it."""
+        return self.falls_back.startswith("never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +165,11 @@ class Explanation:
     steps: tuple[tuple[str, str], ...]
     reasons: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
+    fallbacks: tuple[tuple[str, str], ...] = ()
+    """The codes and meanings of the reasons for which a refresh recomputes the whole query instead."""
 
     def __str__(self) -> str:
-        lines = [f"{'  ' * o.depth}{o.operator}  [{o.strategy}]" for o in self.operators]
+        lines = [str(o) for o in self.operators]
         lines += ["", *(f"-- {reason}" for reason in self.reasons)] if self.reasons else []
         for name, sql in self.steps:
             lines += ["", f"-- {name}", sql]

@@ -127,6 +127,26 @@ def test_errors_in_a_row_lead_to_error_and_a_success_forgives_them(catalog: Cata
     assert (now.consecutive_errors, now.status, now.status_reason) == (0, Status.ACTIVE, None)
 
 
+def test_a_failure_that_was_undone_knows_where_the_stages_are(catalog: Catalog, table: StreamTable) -> None:
+    refreshed(catalog, table)
+    now, stage = catalog.get(TOTALS), table.stages[0].id
+    catalog.fail_refresh(
+        catalog.begin_refresh(start(table)), BROKEN, max_consecutive_errors=3, stage_versions={stage: 77}
+    )
+    after = catalog.get(TOTALS)
+    assert {s.id: s.version for s in after.stages} == {s.id: s.version for s in now.stages} | {stage: 77}
+    assert (after.frontier, after.open_refresh_id) == (now.frontier, None)
+
+
+def test_what_was_committed_may_have_to_be_computed_anew(catalog: Catalog, table: StreamTable) -> None:
+    done = outcome(table, action=Action.FULL, reinit_reason="PLAN_FAILED: by zero")
+    catalog.complete_refresh(catalog.begin_refresh(start(table)), done)
+    now = catalog.get(TOTALS)
+    assert (now.is_populated, now.needs_reinit, now.reinit_reason) == (True, True, "PLAN_FAILED: by zero")
+    catalog.complete_refresh(catalog.begin_refresh(start(table)), outcome(table, action=Action.REINITIALIZE))
+    assert not catalog.get(TOTALS).needs_reinit
+
+
 def test_a_failure_that_may_have_committed_keeps_its_intent(catalog: Catalog, table: StreamTable) -> None:
     intent = catalog.begin_refresh(start(table))
     catalog.fail_refresh(intent, BROKEN, max_consecutive_errors=3, keep_intent=True)

@@ -171,10 +171,14 @@ class StandIn:
             name,
             RefreshMode.AUTO,
             self.supported,
-            (OperatorPlan(0, "Aggregate(customer)", "algebraic"), OperatorPlan(1, "Scan(orders)", "change feed")),
+            (
+                OperatorPlan(0, "Aggregate(customer)", "algebraic"),
+                OperatorPlan(1, "Scan(orders)", "change feed", "never."),
+            ),
             (("delta_orders", "SELECT *\nFROM feed"),),
             ("orders has [no] key",),
             (("customer", "string"), ("total", "decimal(20,2)")),
+            (("NO_DELTA", "The history is gone."),),
         )
 
     def verify(self, name: str) -> VerifyResult:

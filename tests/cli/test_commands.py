@@ -239,6 +239,9 @@ class TestInspection:
             "Reasons",
             "  orders has [no] key",
             "",
+            "Recomputed in full when",
+            "  NO_DELTA: The history is gone.",
+            "",
             "Step delta_orders",
             "SELECT *",
             "FROM feed",
@@ -249,7 +252,13 @@ class TestInspection:
 
     def test_explain_json(self, lake: StandIn, call: Call) -> None:
         data = call("explain", "totals", "--json").data
-        assert data["operators"][1] == {"depth": 1, "operator": "Scan(orders)", "strategy": "change feed"}
+        assert data["operators"][1] == {
+            "depth": 1,
+            "operator": "Scan(orders)",
+            "strategy": "change feed",
+            "falls_back": "never.",
+        }
+        assert data["fallbacks"] == [{"code": "NO_DELTA", "meaning": "The history is gone."}]
         assert data["steps"] == [{"name": "delta_orders", "sql": "SELECT *\nFROM feed"}]
         assert data["columns"][0] == {"name": "customer", "type": "string"}
 

@@ -69,6 +69,8 @@ QUERIES: tuple[tuple[str, Code, tuple[int, int] | None], ...] = (
     ("SELECT a, COLLECT_LIST(b) OVER (PARTITION BY a) AS r FROM t", Code.UNSUPPORTED_SQL, (2, 11)),
     ("SELECT a FROM t ORDER BY a LIMIT 1 + 1", Code.UNSUPPORTED_SQL, (2, 28)),
     ("SELECT a FROM t CLUSTER BY a", Code.UNSUPPORTED_SQL, None),
+    ("SELECT a FROM t TABLESAMPLE (10 PERCENT)", Code.UNSUPPORTED_SQL, (2, 17)),
+    ("SELECT a FROM t FOR UPDATE", Code.UNSUPPORTED_SQL, (2, 17)),
 )
 
 

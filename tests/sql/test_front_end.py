@@ -11,14 +11,17 @@ from millstream.ops import Column
 from millstream.ops.tree import format_tree
 from millstream.sql.lower import Lowered, lower
 from millstream.sql.parse import parse_query
+from millstream.sql.refused import refuse_in_every_mode
 from millstream.sql.rewrites.distinct_to_two_levels import distinct_to_two_levels
 from millstream.sql.rewrites.prune_columns import prune_columns
 from millstream.sql.rewrites.pull_up_projections import pull_up_projections
 from millstream.sql.validate import validate
 from millstream.testing.analyzer import DuckAnalyzer, Tables
+from millstream.testing.constructs import CONSTRUCTS
 from millstream.testing.duck import shared_connection
 from millstream.testing.golden import Case, assert_golden, read_cases
 from millstream.testing.strategies import TABLES
+from millstream.testing.support_matrix import support_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SOURCES = Tables(
@@ -44,9 +47,14 @@ def lowered(text: str) -> Lowered:
     return lower(parse_query(text), text, SOURCES, DuckAnalyzer(shared_connection()))
 
 
+def checked(text: str) -> None:
+    refuse_in_every_mode(parse_query(text), text)
+    validate(lowered(text).relation, text, DuckAnalyzer(shared_connection()))
+
+
 def refusal(text: str) -> MillstreamError:
     with pytest.raises(MillstreamError) as caught:
-        validate(lowered(text).relation, text, DuckAnalyzer(shared_connection()))
+        checked(text)
     return caught.value
 
 
@@ -86,6 +94,15 @@ def test_a_refused_construct_has_a_position_and_a_hint(case: Case) -> None:
 def test_order_by_is_dropped_and_said_once() -> None:
     result = lowered("SELECT a FROM (SELECT a FROM t ORDER BY a) ORDER BY a")
     assert result.notices == ("ORDER BY is dropped: a table has no order, sort when you read it",)
+
+
+def test_every_construct_of_the_matrix_is_taken_or_refused_with_a_rewrite() -> None:
+    for examples in CONSTRUCTS.values():
+        for name, sql in examples:
+            error = support_of(sql).refusal
+            if error is not None:
+                assert error.position is not None, name
+                assert error.hint, name
 
 
 def test_a_view_that_reads_itself_ends() -> None:

@@ -207,6 +207,8 @@ class Catalog(CatalogReader):
         with self._database.write() as connection:
             history.complete(connection, intent, outcome, self._clock())
             tables.set_versions(connection, intent.table_id, outcome.stage_versions)
+            if outcome.reinit_reason is not None:
+                tables.mark_reinit(connection, intent.table_id, outcome.reinit_reason, self._clock())
 
     def fail_refresh(
         self,
@@ -215,6 +217,7 @@ class Catalog(CatalogReader):
         *,
         max_consecutive_errors: int,
         keep_intent: bool = False,
+        stage_versions: Mapping[str, int] | None = None,
         duration_ms: float | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
@@ -222,6 +225,7 @@ class Catalog(CatalogReader):
 
         Args:
             keep_intent: the refresh may have committed something: leave the intent for the recovery to look into.
+            stage_versions: the stages that were taken back to what they held before, and their versions now.
 
         Raises:
             MillstreamError: `COMMIT_CONFLICT` if another process has ended this refresh.
@@ -237,6 +241,7 @@ class Catalog(CatalogReader):
                 duration_ms=duration_ms,
                 details=details or {},
             )
+            tables.set_versions(connection, intent.table_id, stage_versions or {})
 
     def record_failure(
         self,

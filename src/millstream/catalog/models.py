@@ -175,7 +175,10 @@ class Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshOutcome:
-    """What `Catalog.complete_refresh` records; `action` and `reason` where they differ from what was planned."""
+    """What `Catalog.complete_refresh` records; `action` and `reason` where they differ from what was planned.
+
+    `reinit_reason` says why the next refresh has to start over, if what was committed cannot be maintained.
+    """
 
     stage_versions: Mapping[str, int]
     rows_inserted: int = 0
@@ -183,6 +186,7 @@ class RefreshOutcome:
     rows_deleted: int = 0
     action: Action | None = None
     reason: str | None = None
+    reinit_reason: str | None = None
     duration_ms: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 

@@ -133,7 +133,8 @@ class JsonOutput(Output):
     def explanation(self, explanation: Explanation, *, with_sql: bool) -> None:
         steps = [{"name": name, "sql": sql} for name, sql in explanation.steps] if with_sql else []
         columns = [{"name": name, "type": type_} for name, type_ in explanation.columns]
-        self.document({**_fields(explanation), "steps": steps, "columns": columns})
+        fallbacks = [{"code": code, "meaning": meaning} for code, meaning in explanation.fallbacks]
+        self.document({**_fields(explanation), "steps": steps, "columns": columns, "fallbacks": fallbacks})
 
     def graph(self, graph: Graph, form: str) -> None:
         nodes = [{"name": n, "is_stream_table": n in graph.stream_tables} for n in graph.nodes]
@@ -199,9 +200,9 @@ class ConsoleOutput(Output):
         name = explanation.name or "the query"
         self.line(f"{name}: {verdict} (refresh mode {explanation.refresh_mode})")
         self._section("Columns", [f"{column}  {type_}" for column, type_ in explanation.columns])
-        operators = [f"{'  ' * o.depth}{o.operator}  [{o.strategy}]" for o in explanation.operators]
-        self._section("Operators", operators)
+        self._section("Operators", [str(o) for o in explanation.operators])
         self._section("Reasons", list(explanation.reasons))
+        self._section("Recomputed in full when", [f"{code}: {meaning}" for code, meaning in explanation.fallbacks])
         if with_sql:
             for step, sql in explanation.steps:
                 self._section(f"Step {step}", [])

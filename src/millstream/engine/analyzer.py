@@ -60,6 +60,13 @@ class SparkAnalyzer:
             ) from e
         return tuple(Column(f.name, f.dataType.simpleString()) for f in schema.fields)
 
+    def names(self, text: str) -> tuple[str, ...] | None:
+        """What Spark calls the columns of a query; None if it is no query by itself."""
+        try:
+            return tuple(self._spark.sql(text).columns)
+        except (AnalysisException, ParseException):
+            return None
+
     def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expression]) -> bool:
         """Whether the expressions are deterministic functions of one row of the query.
 

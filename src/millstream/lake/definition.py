@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,9 +26,11 @@ from millstream.ops.expressions import cast, col
 from millstream.ops.render import to_sql
 from millstream.ops.standalone import standalone
 from millstream.results import RefreshMode
-from millstream.sql.lower import lower
-from millstream.sql.parse import parse_query, position_of, print_query
+from millstream.sql.column_names import with_names
+from millstream.sql.lower import Lowered, lower
+from millstream.sql.parse import parse_query, print_query, start_of
 from millstream.sql.recursive_text import unrolled, with_union_all
+from millstream.sql.refused import refuse_in_every_mode
 from millstream.sql.rewrites import rewrite
 from millstream.sql.sources import Source, Sources, View
 from millstream.sql.text import TableReference, exchange_tables, table_references, uses_current_time, words
@@ -42,6 +45,14 @@ _ONLY_RECOMPUTED = {
     Code.UNSUPPORTED_TYPE,
     Code.SOURCE_NO_CHANGE_FEED,
 }
+# What is wrong with a query is for Spark to say, and it has taken the query by the time it is lowered.
+_FOR_SPARK_TO_SAY = {Code.UNKNOWN_COLUMN, Code.UNKNOWN_TABLE, Code.QUERY_INVALID}
+AGES_BY_REFRESH = (
+    "the current time is that of each refresh's data: between refreshes nothing ages in or out, and each of them "
+    "recomputes the table, also where no source has changed"
+)
+# Types no Delta table has, also inside of others; not names of fields.
+_UNSTORABLE = re.compile(r"(?:^|[<:,])(void|interval(?: \w+)*)(?=$|[>,])")
 
 
 @dataclass(frozen=True)
@@ -143,7 +154,7 @@ def compile_query(
     empty = {s.id: _empty(s) for s in tables.values()}
     unrolled(query)  # whether it can be run at all
     columns = analyzer.describe_text(with_union_all(_over(query, names, views, empty)))
-    _check_columns(columns)
+    _check_columns(columns, query)
     stages: tuple[NamedStage, ...] = ()
     reasons: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
@@ -154,26 +165,34 @@ def compile_query(
         try:
             _refuse_silent(tables.values())
             _refuse_volatile(functions)
+            lowered = _lowered(query, _Known(names, tables, views), analyzer)
             if is_faithful is None:
+                printed = print_query(with_names(parse_query(query), lowered.made_names))
                 is_faithful = _prints_faithfully(
-                    with_union_all(query), len(columns), analyzer, lambda text: _over(text, names, views, empty)
+                    with_union_all(query),
+                    with_union_all(printed),
+                    len(columns),
+                    analyzer,
+                    lambda text: _over(text, names, views, empty),
                 )
-            stages, notices, closed_text = _maintained(
-                query, columns, _Known(names, tables, views), analyzer, is_faithful
-            )
+            stages, closed_text = _maintained(lowered, query, columns, analyzer, is_faithful)
+            notices = lowered.notices
         except MillstreamError as error:
             if mode is not RefreshMode.AUTO or error.code not in _ONLY_RECOMPUTED:
                 raise
             reasons = (f"{error.code}: {error.message}",)
+    if any(uses_current_time(text) for text in (query, *views.values())):
+        notices = (*notices, AGES_BY_REFRESH)
     return Compiled(query, columns, tables, views, functions, stages, reasons, notices, is_faithful, names, closed_text)
 
 
-def _prints_faithfully(query: str, columns: int, analyzer: SparkAnalyzer, over_empty: Callable[[str], str]) -> bool:
+def _prints_faithfully(
+    query: str, printed: str, columns: int, analyzer: SparkAnalyzer, over_empty: Callable[[str], str]
+) -> bool:
     """Whether the parsed and printed query is, to Spark, the query the user wrote.
 
     The parser alters a few meanings silently, e.g. of adjacent string literals.
     """
-    printed = print_query(parse_query(query))
     if analyzer.plan_alike(over_empty(query), over_empty(printed), columns):
         return True
     # Perhaps only the name of a function was altered. Empty tables would be optimised away, the real ones take longer.
@@ -181,10 +200,9 @@ def _prints_faithfully(query: str, columns: int, analyzer: SparkAnalyzer, over_e
 
 
 def _maintained(
-    query: str, columns: tuple[Column, ...], sources: Sources, analyzer: SparkAnalyzer, is_faithful: bool
-) -> tuple[tuple[NamedStage, ...], tuple[str, ...], str | None]:
-    """The stages, what the user is told, and the lowered query's text where that is the oracle."""
-    lowered = lower(parse_query(query), query, sources, analyzer)
+    lowered: Lowered, query: str, columns: tuple[Column, ...], analyzer: SparkAnalyzer, is_faithful: bool
+) -> tuple[tuple[NamedStage, ...], str | None]:
+    """The stages, and the lowered query's text where that is the oracle."""
     relation = rewrite(lowered.relation)
     validate(relation, query, analyzer)
     if not is_faithful:
@@ -201,24 +219,56 @@ def _maintained(
         relation = Project(relation, items)
     stages = split(relation)
     assert stages[-1].name == PUBLIC
-    return stages, lowered.notices, to_sql(standalone(relation), hints=False) if lowered.open_results else None
+    return stages, to_sql(standalone(relation), hints=False) if lowered.open_results else None
 
 
-def _check_columns(columns: Sequence[Column]) -> None:
+def _lowered(query: str, sources: Sources, analyzer: SparkAnalyzer) -> Lowered:
+    try:
+        return lower(parse_query(query), query, sources, analyzer)
+    except MillstreamError as error:
+        if error.code not in _FOR_SPARK_TO_SAY:
+            raise
+        raise MillstreamError(
+            Code.UNSUPPORTED_SQL,
+            f"Spark understands the query, millstream does not: {error.message}",
+            position=error.position,
+            sql=error.sql,
+            hint=RECOMPUTE,
+        ) from error
+
+
+def _check_columns(columns: Sequence[Column], query: str) -> None:
     seen: set[str] = set()
-    for column in columns:
+    for number, column in enumerate(columns):
         name = column.name.lower()
         if name in seen:
-            raise MillstreamError(
-                Code.DUPLICATE_COLUMN, f"two output columns are called {column.name}", hint="give one of them an alias"
-            )
+            raise _duplicate(column.name, number, query)
         if name.startswith(RESERVED_PREFIX):
             raise MillstreamError(Code.NAME_INVALID, f"column names starting with {RESERVED_PREFIX} are reserved")
-        if column.type == "void":
+        if found := _UNSTORABLE.search(column.type):
+            is_void = found.group(1) == "void"
             raise MillstreamError(
-                Code.UNSUPPORTED_TYPE, f"the column {column.name} has no type", hint="cast the NULL to a type"
+                Code.UNSUPPORTED_TYPE,
+                f"the column {column.name} has the type {column.type}, which a table cannot store",
+                hint="cast the NULL to a type" if is_void else "cast it to STRING, or compute a number of it",
             )
         seen.add(name)
+
+
+def _duplicate(name: str, number: int, query: str) -> MillstreamError:
+    """Points at the item of the SELECT list the second column of a name comes from, or at the first star."""
+    hint = "give one of them an alias"
+    tree: exp.Expr = parse_query(query)
+    while isinstance(tree, exp.SetOperation | exp.Subquery):
+        tree = tree.this
+    items = tree.expressions
+    item = items[number] if number < len(items) else None
+    if star := next((i for i in items if i.is_star), None):
+        item, hint = star, f"name the columns and {hint}; a join with USING has one column of each name it joins by"
+    position = start_of(item) if item is not None else None
+    return MillstreamError(
+        Code.DUPLICATE_COLUMN, f"two output columns are called {name}", position=position, sql=query, hint=hint
+    )
 
 
 # What a query reads
@@ -249,7 +299,7 @@ def _read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], 
     pending = [query]
     while pending:
         text = pending.pop()
-        _refuse_time_travel(text)
+        refuse_in_every_mode(parse_query(text), text)
         for reference in table_references(text):
             if _lower(reference.parts) in names:
                 continue
@@ -289,18 +339,6 @@ def _empty(source: Source) -> str:
 
 
 # What no mode, or only FULL, can take
-
-
-def _refuse_time_travel(text: str) -> None:
-    for table in parse_query(text).find_all(exp.Table):
-        if table.args.get("version") or table.args.get("when"):
-            raise MillstreamError(
-                Code.UNSUPPORTED_SQL,
-                "a stream table cannot read a fixed version of a table",
-                position=position_of(table),
-                sql=text,
-                hint="read the table as it is, or copy the version you want into a table",
-            )
 
 
 def _refuse_opaque(functions: Mapping[str, str]) -> None:

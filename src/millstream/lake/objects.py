@@ -217,8 +217,9 @@ class Lake:
         self._known[_key(view.kind, name)] = self._statement(view)
 
     def record_function(self, name: TableName, statement: str) -> None:
-        """Record a SQL function by the statement that made it."""
-        item = LakeObject(kind=ObjectKind.FUNCTION, name=name, text=statement, fingerprint=fingerprint(statement))
+        """Record a SQL function by the statement that made it; OR REPLACE or not, it is the same function."""
+        mark = fingerprint(_after_name(statement, name).strip())
+        item = LakeObject(kind=ObjectKind.FUNCTION, name=name, text=statement, fingerprint=mark)
         self.catalog.put_lake_object(item, replace=True)
         self._known[_key(item.kind, name)] = self._statement(item)
         self._workers.renew()

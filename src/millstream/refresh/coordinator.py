@@ -52,6 +52,7 @@ class Coordinator:
 
         Raises:
             MillstreamError: SUSPENDED, or what made a refresh of the chain fail.
+            OtherSourcesError: a table of the chain now reads other tables, so that another chain is to be refreshed.
         """
         ids = [self._catalog.get(name).id for name in chain]
         with self._locks.acquire(ids, on_wait=self._waiting):

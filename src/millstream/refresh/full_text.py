@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from millstream.diff.base import new_name
+from millstream.diff.plan import Layout
 from millstream.engine.worker import RECURSION_LIMITS, Scale, Worker
 from millstream.lake import Compiled
-from millstream.naming import quote
+from millstream.naming import VISIBLE, quote
 from millstream.ops import Column
 from millstream.refresh.fixpoint import endless
 from millstream.refresh.inputs import BoundInput
@@ -65,6 +66,17 @@ def _repeated(worker: Worker, loop: TextLoop) -> DataFrame:
         frontier = typed.subtract(found).localCheckpoint()
         found = found.unionAll(frontier).localCheckpoint()
     raise endless(rounds, rows)
+
+
+def as_stored(frame: DataFrame, layout: Layout) -> DataFrame:
+    """The query's result in the columns of a stored table. It serves readers only: what maintenance needs besides,
+    e.g. the counts and sums of a group, cannot be told from the result and is left NULL.
+    """
+    named = frame.toDF(*(f"c{i}" for i in range(len(layout.outputs))))
+    shown = {stored: f.col(f"c{i}") for i, stored in reversed(list(enumerate(layout.outputs)))}
+    if layout.hides_rows:
+        shown[VISIBLE] = f.lit(True)
+    return named.select(*((shown[c.name] if c.name in shown else _nothing(c)).alias(c.name) for c in layout.columns))
 
 
 def _contents(worker: Worker, wanted: Source, source: BoundInput) -> DataFrame:

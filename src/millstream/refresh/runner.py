@@ -15,7 +15,16 @@ from datetime import datetime
 from typing import Protocol
 
 from millstream.catalog import Catalog
-from millstream.catalog.models import Intent, LakeObject, NoData, RefreshOutcome, RefreshStart, Stage, StreamTable
+from millstream.catalog.models import (
+    Intent,
+    LakeObject,
+    NoData,
+    RefreshOutcome,
+    RefreshStart,
+    SourceKind,
+    Stage,
+    StreamTable,
+)
 from millstream.diff.bag import BagStage
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.storage import RangeKind, RangeSummary, Txn
@@ -25,7 +34,7 @@ from millstream.lake import Compiled
 from millstream.planner import Choice, Facts, InputFacts, Measured, choose
 from millstream.refresh.execute import Cost, Progress, StageRun, is_too_large
 from millstream.refresh.fixpoint import endless, has_no_end
-from millstream.refresh.full_text import run_text
+from millstream.refresh.full_text import as_stored, run_text
 from millstream.refresh.inputs import BoundInput, bind_inputs
 from millstream.results import Action, InitiatedBy, RefreshMode, RefreshResult, RefreshStatus
 from millstream.settings import Settings
@@ -36,6 +45,7 @@ from millstream.sources.delta import DeltaInput
 MAX_DRIVER_ROWS = 2_000_000
 _RECOMPUTING = {Action.FULL, Action.REINITIALIZE}
 _INCREMENTAL = {Action.DIFFERENTIAL, Action.APPEND_ONLY}
+_BY_TEXT = "by_text"  # in the metadata of a commit: why it holds the query's result only
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,10 @@ class Request:
     data_timestamp: datetime
     initiated_by: InitiatedBy
     mode: RefreshMode | None = None
+
+
+class OtherSourcesError(Exception):
+    """A view was replaced by one that reads other tables: the refresh has to begin anew, with a frontier of those."""
 
 
 class Definitions(Protocol):
@@ -105,6 +119,7 @@ class Runner:
 
         Raises:
             MillstreamError: the refresh failed; that is recorded, and the old contents stay readable.
+            OtherSourcesError: the table now reads other tables than the request is for.
         """
         started, started_at = time.perf_counter(), self._clock()
         try:
@@ -113,6 +128,8 @@ class Runner:
             before, seen = request.table, (request.paths, request.base_versions)
             if reason := self._definitions.outdated(before, request.compiled, *seen):
                 table, compiled = self._definitions.rebind(before, reason)
+                if _read_by(table) != _read_by(before):
+                    raise OtherSourcesError(str(table.name))
                 request = replace(request, table=table, compiled=compiled)
             self._definitions.watch(request.table, request.compiled, *seen)
             plan = self._plan(request)
@@ -222,28 +239,31 @@ class Runner:
         cost, choice = Cost(), plan.choice
         try:
             with self._worker.counting_jobs() as count:
-                versions, counts, choice = self._compute(plan, intent, cost)
-                choice = _with_strategies(choice, cost)
+                done = self._compute(plan, intent, cost)
         except (MillstreamError, *SPARK_ERRORS, OSError) as cause:
             error = _as_error(cause, plan.request.table, self._settings)
+            undone = self._undo(plan.request.table, intent) if _is_about_data(cause) else None
             self._catalog.fail_refresh(
                 intent,
                 error,
                 max_consecutive_errors=self._settings.max_consecutive_errors,
-                keep_intent=self._anything_committed(plan.request.table, intent),
+                keep_intent=undone is None and self._anything_committed(plan.request.table, intent),
+                stage_versions=undone,
                 duration_ms=_since(started),
             )
             raise error from cause
+        counts, choice = done.counts, _with_strategies(done.choice, cost)
         duration = _since(started)
         self._catalog.complete_refresh(
             intent,
             RefreshOutcome(
-                stage_versions=versions,
+                stage_versions=done.versions,
                 rows_inserted=counts.inserted,
                 rows_updated=counts.updated,
                 rows_deleted=counts.deleted,
                 action=choice.action,
                 reason=choice.reason,
+                reinit_reason=done.reinit_reason,
                 duration_ms=duration,
                 details=plan.details(self._worker)
                 | {
@@ -263,20 +283,34 @@ class Runner:
             dict(plan.request.base_frontier),
         )
 
-    def _compute(self, plan: _Plan, intent: Intent, cost: Cost) -> tuple[dict[str, int], Counts, Choice]:
-        if plan.choice.action in _RECOMPUTING:
-            self._progress(f"recomputing {plan.request.table.name}")
-            return *self._recompute(plan, intent, cost), plan.choice
-        self._progress(f"computing the change of {plan.request.table.name}")
+    def _compute(self, plan: _Plan, intent: Intent, cost: Cost) -> _Done:
+        """Do what was chosen, or what can be done instead where that fails on the data.
+
+        Spark promises no order of evaluation: a delta, or our plan of the whole query, may divide by zero on a row that
+        the query as the user wrote it filters out first. That query has the last word on whether the data is at fault.
+        """
+        table, choice = plan.request.table, plan.choice
+        is_strict = (plan.request.mode or table.refresh_mode) is RefreshMode.DIFFERENTIAL_STRICT
+        if choice.action not in _RECOMPUTING:
+            self._progress(f"computing the change of {table.name}")
+            try:
+                return _Done(*self._differentiate(plan, intent, cost), choice)
+            except SPARK_ERRORS as error:
+                reason = f"DELTA_FAILED: {first_line(error)}"
+                if is_strict and has_no_end(error):
+                    raise
+                if is_strict:
+                    raise _delta_failed(table, reason) from error
+                choice = Choice(Action.FULL, reason)
+        self._progress(f"recomputing {table.name}")
         try:
-            return *self._differentiate(plan, intent, cost), plan.choice
+            return _Done(*self._recompute(plan, intent, cost), choice)
         except SPARK_ERRORS as error:
-            # Spark promises no order of evaluation: a delta may fail on a row the query would have filtered out
-            strict = (plan.request.mode or plan.request.table.refresh_mode) is RefreshMode.DIFFERENTIAL_STRICT
-            if strict or self._anything_committed(plan.request.table, intent):
+            if is_strict or not plan.request.compiled.is_incremental:
                 raise
-            choice = Choice(Action.FULL, f"DELTA_FAILED: {first_line(error)}")
-            return *self._recompute(plan, intent, cost), choice
+            reason = f"PLAN_FAILED: {first_line(error)}"
+            choice = replace(choice, reason=f"{choice.reason}; {reason}")
+            return _Done(*self._recompute_as_written(plan, intent, cost, reason), choice, reason)
 
     def _differentiate(
         self, plan: _Plan, intent: Intent, cost: Cost, is_large: bool | None = None
@@ -359,6 +393,20 @@ class Runner:
                 inputs[named.name] = _stage_input(named.name, stage, named.stage.layout.outputs, None, after)
         return versions, Counts(inserted=self._rows(table), deleted=before)
 
+    def _recompute_as_written(
+        self, plan: _Plan, intent: Intent, cost: Cost, reason: str
+    ) -> tuple[dict[str, int], Counts]:
+        """Load what the user sees by the query's own text; the stages cannot be maintained from there."""
+        table, compiled = plan.request.table, plan.request.compiled
+        before, stage = self._rows(table), table.public_stage
+        with cost.timing("compute"):
+            frame = run_text(self._worker, compiled, plan.inputs, plan.request.data_timestamp)
+            metadata = {**_metadata(plan), _BY_TEXT: reason}
+            frame = as_stored(frame, compiled.layouts[-1])
+            made = self._worker.store.replace(stage.path, frame, _txn(stage, intent), metadata)
+        hidden = {s.id: v for s in table.stages if (v := self._committed_version(s, intent)) is not None}
+        return {**hidden, stage.id: made.version}, Counts(inserted=self._rows(table), deleted=before)
+
     def _rows(self, table: StreamTable) -> int:
         """How many rows the user sees now."""
         stage = table.public_stage
@@ -370,6 +418,23 @@ class Runner:
         return known if known is not None else store.read(stage.path, version).count()
 
     # Recovery
+
+    def _undo(self, table: StreamTable, intent: Intent) -> dict[str, int] | None:
+        """Take the hidden stages of a refresh that failed on the data back to what they were, so that the next one can
+        start from there with other data; None if that is not possible.
+        """
+        if self._committed_version(table.public_stage, intent) is not None:
+            return None
+        versions: dict[str, int] = {}
+        try:
+            for stage in table.stages:
+                if stage.version is not None and self._committed_version(stage, intent) is not None:
+                    before = self._worker.store.read(stage.path, stage.version)
+                    txn = Txn(f"{stage.id}-undo", intent.refresh_id)
+                    versions[stage.id] = self._worker.store.replace(stage.path, before, txn, {}).version
+        except (MillstreamError, *SPARK_ERRORS, OSError):
+            return None
+        return versions
 
     def recover(self, request: Request) -> StreamTable:
         """End a refresh that was cut short; gives the table as it is afterwards."""
@@ -392,10 +457,16 @@ class Runner:
                     rows_updated=updated,
                     rows_deleted=deleted,
                     reason="RECOVERED: the commit was made, the catalog was not told",
+                    reinit_reason=_text(made[1].get(_BY_TEXT)) if made is not None else None,
                 ),
             )
         elif any(v is not None for v in committed.values()):
-            self._resume(request, intent)
+            try:
+                self._resume(request, intent)
+            except MillstreamError:
+                if self._catalog.open_intent(table.id) is not None:
+                    raise
+                # it failed on the data of that time, and was undone: the data of now may be in order
         else:
             self._catalog.abandon_intent(intent, "the process ended before anything was committed")
         found = self._catalog.find_by_id(table.id)
@@ -440,6 +511,16 @@ class Runner:
 
 
 @dataclass(frozen=True)
+class _Done:
+    """What a refresh has committed, what it did for that, and why the next one has to start over, if so."""
+
+    versions: Mapping[str, int]
+    counts: Counts
+    choice: Choice
+    reinit_reason: str | None = None
+
+
+@dataclass(frozen=True)
 class _Plan:
     """A request, what was found out about its inputs, and what to do."""
 
@@ -472,6 +553,12 @@ def _is_monotone(compiled: Compiled) -> bool:
     return len(stages) == 1 and isinstance(stages[0].stage, BagStage) and stages[0].stage.is_monotone
 
 
+def _read_by(table: StreamTable) -> set[str]:
+    """The tables and stream tables a table reads."""
+    kinds = {SourceKind.TABLE, SourceKind.STREAM_TABLE}
+    return {d.name for d in table.definition.dependencies if d.kind in kinds}
+
+
 def _reinit_reason(table: StreamTable) -> str | None:
     return (table.reinit_reason or "REINIT: marked for reinitialisation") if table.needs_reinit else None
 
@@ -498,19 +585,38 @@ def _since(started: float) -> float:
     return (time.perf_counter() - started) * 1000
 
 
+def _text(value: object) -> str | None:
+    return str(value) if value is not None else None
+
+
+def _is_about_data(cause: Exception) -> bool:
+    """Whether Spark failed on what it computed; not so, e.g., if another process has ended this refresh."""
+    codes = {Code.FULL_REQUIRED, Code.RECURSION_LIMIT}
+    return isinstance(cause, SPARK_ERRORS) or (isinstance(cause, MillstreamError) and cause.code in codes)
+
+
+def _delta_failed(table: StreamTable, reason: str) -> MillstreamError:
+    return MillstreamError(
+        Code.FULL_REQUIRED,
+        f"the change of {table.name} could not be computed: {reason}",
+        hint="mend the data; if the query itself does not fail on it, refresh once with FULL",
+    )
+
+
 def _as_error(cause: Exception, table: StreamTable, settings: Settings) -> MillstreamError:
     if isinstance(cause, MillstreamError):
         return cause
     if has_no_end(cause):
         return endless(settings.max_recursion, settings.max_recursion_rows)
+    kept = "the old contents are still readable" if table.is_populated else "nothing was loaded"
     if isinstance(cause, OSError):
         return MillstreamError(
             Code.LAKE_UNWRITABLE,
             f"the refresh of {table.name} could not write: {cause.strerror or cause}",
-            hint="free disk space or mend the permissions, then refresh again; the old contents are intact",
+            hint=f"free disk space or mend the permissions, then refresh again; {kept}",
         )
     return MillstreamError(
         Code.REFRESH_FAILED,
         f"the refresh of {table.name} failed: {first_line(cause)}",
-        hint="the old contents are still readable; mend the data or the query and refresh again",
+        hint=f"{kept}; mend the data or the query and try again",
     )

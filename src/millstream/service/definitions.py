@@ -33,8 +33,10 @@ from millstream.service.dialects import Dialect, as_written, parse_dialect, poin
 from millstream.service.notices import ChangeFeedWarning, FullRefreshWarning, NoticeWarning, tell
 from millstream.service.recorded import AsItIs, AsRecorded
 from millstream.settings import Settings
+from millstream.sql.parse import parse_query
 from millstream.sql.postgres import translate
 from millstream.sql.recursive_text import with_union_all
+from millstream.sql.refused import refuse_in_every_mode
 from millstream.sql.sources import Source
 from millstream.sql.statements import Effect, Other, parse_statement
 
@@ -65,6 +67,7 @@ class Definitions:
         self._lake.sync()
         worker = self._workers.here()
         worker.use(self._workers.semantics())
+        _refuse_locks(query)
         worker.analyzer.describe_text(with_union_all(query))  # errors that point into the user's own text
         sources = AsItIs(self._lake, self._feed_obstacle)
         try:
@@ -102,8 +105,24 @@ class Definitions:
         if key not in self._cache:
             recorded = AsRecorded(table.definition.body)
             functions = table.definition.body["functions"]
-            self._cache[key] = self._compile_again(table, table.refresh_mode, recorded, functions)
+            try:
+                self._cache[key] = self._compile_again(table, table.refresh_mode, recorded, functions)
+            except MillstreamError as error:
+                if (about := self._about_functions(table, error)) is None:
+                    raise
+                raise about from error
         return self._cache[key]
+
+    def _about_functions(self, table: StreamTable, error: MillstreamError) -> MillstreamError | None:
+        """Of all a definition has recorded, only its SQL functions are looked up in the lake as it is."""
+        for dependency in table.definition.dependencies:
+            if dependency.kind is SourceKind.FUNCTION and (change := self._change_of(dependency)):
+                return MillstreamError(
+                    Code.SOURCE_CHANGED,
+                    f"{table.name} calls the SQL function {dependency.name}, which {change}: {error.message}",
+                    hint=f"create {dependency.name} again, or ALTER STREAM TABLE {table.name} AS <a query that fits>",
+                )
+        return None
 
     def _compile_again(
         self, table: StreamTable, mode: RefreshMode, sources: AsItIs | AsRecorded, functions: Mapping[str, str]
@@ -133,14 +152,14 @@ class Definitions:
         self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
     ) -> str | None:
         """What among the things a table reads is no longer what its definition was compiled for."""
-        if table.definition.body["fingerprint"] != compiled.fingerprint:
-            return "LAYOUT: the stored table was made by another version of millstream"
         generation, key = self._catalog.generation(), _key(table)
         if self._current_at.get(key) != generation:
             for dependency in table.definition.dependencies:
                 if change := self._change_of(dependency):
                     return f"SOURCE_CHANGED: {dependency.name} {change}"
             self._current_at[key] = generation
+        if table.definition.body["fingerprint"] != compiled.fingerprint:
+            return "LAYOUT: the stored table was made by another version of millstream"
         is_empty = table.public_stage.version is None
         for source in compiled.sources.values():
             version = versions.get(source.id)
@@ -204,6 +223,7 @@ class Definitions:
                 compiled = self._compile_again(table, table.refresh_mode, live, functions)
             if [c.name for c in compiled.columns] != [n for n, _ in table.definition.columns]:
                 raise MillstreamError(Code.SOURCE_CHANGED, "the query now has other output columns")
+            self._refuse_cycle(table, compiled)
             self._switch_feeds_on(compiled)
         except MillstreamError as cause:
             error = MillstreamError(
@@ -531,6 +551,15 @@ def _require_query(text: str) -> None:
         raise MillstreamError(
             Code.SYNTAX_ERROR, "a stream table is defined by exactly one SELECT", sql=text, hint="write SELECT or WITH"
         )
+
+
+def _refuse_locks(query: str) -> None:
+    """Before Spark calls them a syntax error."""
+    try:
+        tree = parse_query(query)
+    except MillstreamError:
+        return  # Spark may know better, or gives the better message
+    refuse_in_every_mode(tree, query)
 
 
 def parse_mode(text: str | RefreshMode) -> RefreshMode:

@@ -18,6 +18,7 @@ from millstream.naming import TableName
 from millstream.refresh.full_text import run_text
 from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
 from millstream.refresh.locks import locks_for
+from millstream.refresh.runner import OtherSourcesError
 from millstream.refresh.verify import compare
 from millstream.results import (
     Explanation,
@@ -256,13 +257,17 @@ class Millstream:
 
     def _refresh(self, name: TableName, initiated_by: InitiatedBy, mode: RefreshMode | None = None) -> RefreshResult:
         self._catalog.get(name)
-        self._engine.lake.sync()
-        try:
-            chain = [TableName.parse(n) for n in self.dag().refresh_order([str(name)])]
-        except MillstreamError:
-            self._catalog.get(name)  # says that another process has dropped it meanwhile
-            raise
-        return self._engine.coordinator.refresh(chain, initiated_by, mode)
+        while True:
+            self._engine.lake.sync()
+            try:
+                chain = [TableName.parse(n) for n in self.dag().refresh_order([str(name)])]
+            except MillstreamError:
+                self._catalog.get(name)  # says that another process has dropped it meanwhile
+                raise
+            try:
+                return self._engine.coordinator.refresh(chain, initiated_by, mode)
+            except OtherSourcesError:
+                self._progress(f"{name} reads other tables than before")
 
     # Looking
 

@@ -6,13 +6,12 @@ from sqlglot import exp
 
 from millstream.errors import MillstreamError
 from millstream.sql.context import Context
-from millstream.sql.unsupported import invalid, unsupported, volatile
-from millstream.sql.validate import volatile_call
+from millstream.sql.unsupported import depends_on_time, invalid, unsupported, volatile
+from millstream.sql.validate import is_current_time, volatile_call
 
 # Clauses of a query this version cannot maintain; the key is sqlglot's name of the clause.
 _OF_QUERIES = {
     "pivots": "PIVOT",
-    "locks": "FOR UPDATE",
     "sample": "TABLESAMPLE",
     "match": "MATCH_RECOGNIZE",
     "connect": "CONNECT BY",
@@ -24,20 +23,46 @@ _OF_TABLES = {
     "sample": "TABLESAMPLE",
     "pivots": "PIVOT",
     "laterals": "LATERAL VIEW",
-    "version": "time travel",
-    "when": "time travel",
 }
+# The clauses that are understood, by the parser's names; it knows more, of other dialects.
+_KNOWN_OF_QUERIES = frozenset(
+    [
+        "with_",
+        "expressions",
+        "hint",
+        "distinct",
+        "from_",
+        "joins",
+        "laterals",
+        "where",
+        "group",
+        "having",
+        "qualify",
+        "windows",
+        "order",
+        "limit",
+        "offset",
+        "this",
+        "expression",
+        "by_name",
+        "alias",
+    ]
+)
+_KNOWN_OF_TABLES = frozenset(["this", "alias", "db", "catalog", "joins"])
 _OF_GROUPS = {"totals": "TOTALS"}
 
 
 def refuse_query_clauses(node: exp.Expr, context: Context) -> None:
     """Refuse what a SELECT, a set operation or a subquery may not have."""
     _refuse(node, _OF_QUERIES, context)
+    _refuse_unknown(node, _KNOWN_OF_QUERIES, context)
 
 
 def refuse_table_clauses(node: exp.Expr, context: Context) -> None:
     """Refuse what a FROM item may not have."""
     _refuse(node, _OF_TABLES, context)
+    if isinstance(node, exp.Table):
+        _refuse_unknown(node, _KNOWN_OF_TABLES, context)
 
 
 def refuse_group_clauses(group: exp.Group, context: Context) -> None:
@@ -51,7 +76,8 @@ def refuse_group_clauses(group: exp.Group, context: Context) -> None:
 def refuse_in_expression(expression: exp.Expr, context: Context, *, windows: bool = False) -> None:
     """Refuse subqueries, generators, a misplaced `*`, what is no function of one row, and windows unless allowed."""
     if (call := volatile_call(expression)) is not None:
-        raise volatile(call.sql(dialect="spark"), call, context.sql)
+        refusal = depends_on_time if is_current_time(call) else volatile
+        raise refusal(call.sql(dialect="spark"), call, context.sql)
     for node in expression.walk():
         if isinstance(node, exp.Query):
             raise unsupported("a subquery in an expression", node, context.sql, "join with it")
@@ -81,3 +107,11 @@ def _refuse(node: exp.Expr, clauses: dict[str, str], context: Context) -> None:
         if found := node.args.get(clause):
             place = found[0] if isinstance(found, list) else found
             raise unsupported(name, place if isinstance(place, exp.Expr) else node, context.sql)
+
+
+def _refuse_unknown(node: exp.Expr, known: frozenset[str], context: Context) -> None:
+    for clause, found in node.args.items():
+        if found and clause not in known:
+            place = found[0] if isinstance(found, list) else found
+            where = place if isinstance(place, exp.Expr) else node
+            raise unsupported(f"the clause {clause.strip('_').replace('_', ' ')}", where, context.sql, "leave it out")

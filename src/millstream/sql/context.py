@@ -14,6 +14,9 @@ from millstream.ops.relations import referenced
 from millstream.sql.scope import Namer, Scope, Visible
 from millstream.sql.sources import Analyzer, Sources
 
+MadeNames = Mapping[tuple[int, int], tuple[str, ...]]
+"""The columns of a SELECT in the text, by its place, where Spark has made up names for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
@@ -35,6 +38,7 @@ class Lowered:
     empty: tuple[exp.Expr, ...] | None = None
     is_single: bool = False
     open_results: tuple[str, ...] = ()
+    made_names: MadeNames = field(default_factory=dict)
 
     @property
     def visible(self) -> tuple[Visible, ...]:
@@ -112,6 +116,7 @@ class Context:
     notices: list[str] = field(default_factory=list)
     open_results: list[str] = field(default_factory=list)
     views: dict[str, Lowered] = field(default_factory=dict)
+    made_names: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
     depth: int = 0
 
     def close_result(self, construct: str, how: str) -> None:
@@ -121,7 +126,7 @@ class Context:
 
     def inside_view(self, text: str) -> Context:
         """The context of a view's text: names stay unique, positions point into that text."""
-        return replace(self, sql=text, depth=self.depth + 1)
+        return replace(self, sql=text, made_names={}, depth=self.depth + 1)
 
 
 class LowersQueries(Protocol):

@@ -168,7 +168,8 @@ class FromClause:
         found = [v for v in columns if v.name.lower() == name.lower()]
         if len(found) != 1:
             problem = "is ambiguous in" if found else "does not exist in"
-            raise invalid(f"the column {name} {problem} one side of the join", join, self.context.sql, "write ON")
+            place = next((node for node in join.args.get("using") or () if node.name == name), join)
+            raise invalid(f"the column {name} {problem} one side of the join", place, self.context.sql, "write ON")
         return found[0]
 
     def _merged(

@@ -48,7 +48,7 @@ def lower(query: exp.Query, sql: str, sources: Sources, analyzer: Analyzer) -> L
     if not any(isinstance(node, Scan) for node in walk(result.relation)):
         raise unsupported("a query that reads no table", query, sql)
     notices, open_results = (tuple(dict.fromkeys(found)) for found in (context.notices, context.open_results))
-    return Lowered(result.relation, result.names, notices, open_results=open_results)
+    return Lowered(result.relation, result.names, notices, open_results=open_results, made_names=context.made_names)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from sqlglot.parsers.spark import SparkParser
 from millstream.errors import Code, MillstreamError, Position
 from millstream.sql.aggregate_names import BY_NAME
 
+_LIST_START, _SPAN = "list_start", "span"
+
 
 class _Spark4(Spark):
     """Spark as it is since version 4.
@@ -28,10 +30,27 @@ class _Spark4(Spark):
         STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, "'"]
 
     class Parser(SparkParser):
+        """It notes where each SELECT stands, without DISTINCT: Spark names columns by the text they are written in."""
+
         FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {**SparkParser.FUNCTIONS, **BY_NAME}
         FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
             name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name not in BY_NAME
         }
+
+        def _parse_projections(self) -> tuple[list[exp.Expr], list[exp.Expr] | None]:
+            start = self._curr.start
+            items, exclude = super()._parse_projections()
+            if items:
+                items[0].meta[_LIST_START] = start
+            return items, exclude
+
+        def _parse_query_modifiers(self, this: Any) -> Any:
+            this = super()._parse_query_modifiers(this)
+            if isinstance(this, exp.Select) and this.expressions and _SPAN not in this.meta:
+                start = this.expressions[0].meta.pop(_LIST_START, None)
+                if start is not None:
+                    this.meta[_SPAN] = (start, self._prev.end + 1)
+            return this
 
     class Generator(SparkGenerator):
         TRANSFORMS: ClassVar[dict[Any, Any]] = {k: v for k, v in SparkGenerator.TRANSFORMS.items() if k != exp.Select}
@@ -78,6 +97,21 @@ def syntax_error(error: ParseError | TokenError, text: str) -> MillstreamError:
     )
 
 
+def text_of(select: exp.Select, sql: str) -> str | None:
+    """A SELECT as the user wrote it, from its list to its last clause; None if it was built or written otherwise.
+
+    >>> text_of(parse_query(sql := "SELECT nvl(a, 0) FROM c WHERE b UNION SELECT 1").this, sql)
+    'SELECT nvl(a, 0) FROM c WHERE b'
+    """
+    span = span_of(select)
+    return f"SELECT {sql[span[0] : span[1]]}" if span is not None else None
+
+
+def span_of(select: exp.Select) -> tuple[int, int] | None:
+    """Where its text begins and ends."""
+    return select.meta.get(_SPAN)
+
+
 def position_of(node: exp.Expr) -> Position | None:
     """Where a node stands in the text, as far as the parser kept it."""
     meta = place_of(node)
@@ -85,6 +119,12 @@ def position_of(node: exp.Expr) -> Position | None:
         return None
     length = meta["end"] - meta["start"] + 1
     return Position(meta["line"], max(1, meta["col"] - length + 1), length)
+
+
+def start_of(node: exp.Expr) -> Position | None:
+    """Where the first of its parts stands that the parser kept the place of."""
+    placed = [found for found in node.walk() if "line" in found.meta]
+    return position_of(min(placed, key=lambda found: int(found.meta["start"]))) if placed else None
 
 
 def place_of(node: exp.Expr) -> dict[str, int]:

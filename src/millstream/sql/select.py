@@ -20,6 +20,7 @@ from millstream.ops.expressions import add_columns, col, compare, keep, same, su
 from millstream.ops.relations import referenced
 from millstream.sql.aggregates import PARTS
 from millstream.sql.clauses import refuse_aggregates, refuse_group_clauses, refuse_in_expression
+from millstream.sql.column_names import named, own_name
 from millstream.sql.conditions import conjuncts
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, Outer, UncarriedError
 from millstream.sql.from_clause import FromClause
@@ -183,11 +184,11 @@ class Select:
                 self._generator(item, call)
             else:
                 bound = self._bound(item.unalias())
-                name = item.alias or (item.name if isinstance(item, exp.Column) else item.sql(dialect="spark").lower())
                 self.outputs.append(bound)
-                self.names.append(name)
+                self.names.append(own_name(item))
                 if item.alias:
                     self.scope.aliases.setdefault(item.alias.lower(), bound)
+        self.names = named(self.names, self.node, self.ctes, self.context)
         if qualify := self.node.args.get("qualify"):
             self.qualify = self._bound(qualify.this)
 

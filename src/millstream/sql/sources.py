@@ -43,5 +43,8 @@ class Analyzer(Protocol):
     def describe(self, query: exp.Query) -> tuple[Column, ...]:
         """The names and types of the query's columns."""
 
+    def names(self, text: str) -> tuple[str, ...] | None:
+        """What Spark calls the columns of a self-contained query, given as text; None where it cannot be told."""
+
     def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expression]) -> bool:
         """Whether the expressions over the query's columns are deterministic functions of one row."""

@@ -8,12 +8,14 @@ from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError
 from millstream.sql.parse import position_of, position_of_words
+from millstream.sql.ways_out import way_out
 
 RECOMPUTE = "REFRESH MODE FULL (or AUTO) accepts the query and recomputes it at each refresh"
 
 
 def unsupported(what: str, node: exp.Expr, sql: str, hint: str | None = None) -> MillstreamError:
     """An UNSUPPORTED_SQL error for a construct; if `what` starts with keywords of the text, it points at them."""
+    hint = hint or way_out(what)
     return MillstreamError(
         Code.UNSUPPORTED_SQL,
         f"{what} cannot be maintained incrementally",
@@ -36,6 +38,17 @@ def _keywords(what: str) -> str:
 def invalid(what: str, node: exp.Expr, sql: str, hint: str | None = None) -> MillstreamError:
     """A QUERY_INVALID error."""
     return MillstreamError(Code.QUERY_INVALID, what, position=position_of(node), sql=sql, hint=hint)
+
+
+def depends_on_time(name: str, node: exp.Expr, sql: str) -> MillstreamError:
+    """A VOLATILE_FUNCTION error for a function of the current time."""
+    return MillstreamError(
+        Code.VOLATILE_FUNCTION,
+        f"{name} depends on the current time, so that the result changes although no source does",
+        position=position_of(node) or position_of_words(name.upper(), sql),
+        sql=sql,
+        hint=f"join with a table of one row that holds the time, and update that; {RECOMPUTE}",
+    )
 
 
 def volatile(name: str, node: exp.Expr, sql: str) -> MillstreamError:

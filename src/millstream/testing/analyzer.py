@@ -46,6 +46,10 @@ class DuckAnalyzer:
         rows = self._connection.execute("DESCRIBE " + to_sql(query, "duckdb")).fetchall()
         return tuple(Column(r[0], _spark_type(r[1])) for r in rows)
 
+    def names(self, text: str) -> tuple[str, ...] | None:
+        """Nothing: DuckDB has other names for expressions than Spark."""
+        return None
+
     def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expr]) -> bool:
         """Whether DuckDB takes the expressions in a WHERE clause; it does not tell the volatile ones apart."""
         condition = exp.or_(*(exp.Is(this=exp.paren(e.copy()), expression=exp.Null()) for e in expressions))

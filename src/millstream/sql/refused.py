@@ -1,0 +1,28 @@
+"""What no refresh mode takes: recomputing the query would not make sense of it either."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from millstream.errors import Code, MillstreamError, Position
+from millstream.sql.parse import position_of, position_of_words
+
+
+def refuse_in_every_mode(tree: exp.Query, sql: str) -> None:
+    """Refuse locks and fixed versions of tables.
+
+    Raises:
+        MillstreamError: UNSUPPORTED_SQL.
+    """
+    for node in tree.walk():
+        if locks := node.args.get("locks"):
+            position = position_of_words("FOR UPDATE", sql) or position_of_words("FOR", sql) or position_of(locks[0])
+            raise _refusal("a stream table's query locks no rows", "leave FOR UPDATE out", position, sql)
+        if isinstance(node, exp.Table) and (node.args.get("version") or node.args.get("when")):
+            message = "a stream table cannot read a fixed version of a table"
+            hint = "read the table as it is, or copy the version you want into a table"
+            raise _refusal(message, hint, position_of(node), sql)
+
+
+def _refusal(message: str, hint: str, position: Position | None, sql: str) -> MillstreamError:
+    return MillstreamError(Code.UNSUPPORTED_SQL, message, position=position, sql=sql, hint=hint)

@@ -1,0 +1,48 @@
+"""The support matrix says what the code does, and every reason a refresh can give is explained."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from millstream.catalog.facade import REINIT_QUERY_ALTERED
+from millstream.errors import MillstreamError
+from millstream.reasons import Reason
+from millstream.testing import constructs, support_matrix
+from millstream.testing.support_matrix import support_of
+
+SOURCE = Path(support_matrix.__file__).parents[1]
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert support_matrix.main(["--check"]) == 0, "run: python -m millstream.testing.support_matrix"
+
+
+def test_an_example_is_what_the_code_makes_of_it() -> None:
+    assert support_of("SELECT a, MAX(b) AS m FROM t GROUP BY a").how == (
+        "touched groups merged with their stored state; extremum with its multiplicity"
+    )
+    refused = support_of("SELECT a FROM t TABLESAMPLE (1 PERCENT)")
+    assert refused.how.startswith("not: `UNSUPPORTED_SQL`, TABLESAMPLE")
+    assert refused.fallback.startswith("always, in AUTO and FULL; instead: choose rows by a key")
+    assert support_of("SELECT a FROM t FOR UPDATE").fallback.startswith("never: no mode takes it")
+
+
+def test_an_example_that_is_wrong_has_no_place_in_it() -> None:
+    with pytest.raises(MillstreamError):
+        support_of("SELECT nope FROM t")
+
+
+def test_constructs_have_names_of_their_own() -> None:
+    for section, examples in constructs.CONSTRUCTS.items():
+        names = [name for name, _ in examples]
+        assert len(set(names)) == len(names), section
+
+
+def test_every_reason_given_is_explained() -> None:
+    said = re.compile(r'f?"([A-Z]+(?:_[A-Z]+)*): ')
+    files = [SOURCE / "planner" / "choice.py", SOURCE / "refresh" / "runner.py", SOURCE / "service" / "definitions.py"]
+    given = {code for file in files for code in said.findall(file.read_text())}
+    assert given == {str(reason) for reason in Reason} - {REINIT_QUERY_ALTERED}

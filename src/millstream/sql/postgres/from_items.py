@@ -186,7 +186,9 @@ class FromClause:
         self._scope.items.append(Item(title, tuple(columns), is_scalar=is_scalar and not with_ordinality))
         shown = f"{quote(title)}({', '.join(quote(c.name) for c in columns)})"
         generator = found.generator(ordinality=with_ordinality)
-        return f"{'' if is_first else 'LATERAL '}{generator} AS {shown}"
+        # a generator stands beside a row; the first of a FROM beside one made for it
+        row = f"(SELECT 1 AS {quote('__ms_one')}) AS __ms_row CROSS JOIN " if is_first else ""
+        return f"{row}LATERAL {generator} AS {shown}"
 
     def _values(self, node: exp.Values) -> str:
         text, columns = values_text(
@@ -219,7 +221,8 @@ def values_text(expressions: Expressions, node: exp.Values) -> tuple[str, tuple[
     if len({len(row) for row in table}) != 1:
         raise RefusalError("VALUES of rows of different lengths")
     unified = [unify(list(column)) for column in zip(*table, strict=True)]
-    lines = [", ".join(column[0][i].sql for column in unified) for i in range(len(table))]
+    lines = [[column[0][i].sql for column in unified] for i in range(len(table))]
     outputs = tuple(Output(f"column{i + 1}", type_) for i, (_, type_) in enumerate(unified))
-    shown = ", ".join(quote(o.name) for o in outputs)
-    return f"SELECT * FROM VALUES {', '.join(f'({line})' for line in lines)} AS __ms_v({shown})", outputs
+    first, *others = lines
+    head = ", ".join(f"{value} AS {quote(o.name)}" for value, o in zip(first, outputs, strict=True))
+    return " UNION ALL ".join([f"SELECT {head}", *(f"SELECT {', '.join(line)}" for line in others)]), outputs

@@ -24,9 +24,9 @@ def test_an_example_is_what_the_code_makes_of_it() -> None:
     assert support_of("SELECT a, MAX(b) AS m FROM t GROUP BY a").how == (
         "touched groups merged with their stored state; extremum with its multiplicity"
     )
-    refused = support_of("SELECT a FROM t TABLESAMPLE (1 PERCENT)")
-    assert refused.how.startswith("not: `UNSUPPORTED_SQL`, TABLESAMPLE")
-    assert refused.fallback.startswith("always, in AUTO and FULL; instead: choose rows by a key")
+    refused = support_of("SELECT a FROM t SORT BY a")
+    assert refused.how.startswith("not: `UNSUPPORTED_SQL`, SORT BY")
+    assert refused.fallback.startswith("always, in AUTO and FULL; instead: leave it out")
     assert support_of("SELECT a FROM t FOR UPDATE").fallback.startswith("never: no mode takes it")
 
 

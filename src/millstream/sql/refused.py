@@ -6,10 +6,11 @@ from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError, Position
 from millstream.sql.parse import position_of, position_of_words
+from millstream.sql.ways_out import WAYS_OUT
 
 
 def refuse_in_every_mode(tree: exp.Query, sql: str) -> None:
-    """Refuse locks and fixed versions of tables.
+    """Refuse locks, random samples and fixed versions of tables.
 
     Raises:
         MillstreamError: UNSUPPORTED_SQL.
@@ -18,6 +19,9 @@ def refuse_in_every_mode(tree: exp.Query, sql: str) -> None:
         if locks := node.args.get("locks"):
             position = position_of_words("FOR UPDATE", sql) or position_of_words("FOR", sql) or position_of(locks[0])
             raise _refusal("a stream table's query locks no rows", "leave FOR UPDATE out", position, sql)
+        if sample := node.args.get("sample"):
+            position = position_of_words("TABLESAMPLE", sql) or position_of(sample)
+            raise _refusal("TABLESAMPLE gives other rows each time", WAYS_OUT["TABLESAMPLE"], position, sql)
         if isinstance(node, exp.Table) and (node.args.get("version") or node.args.get("when")):
             message = "a stream table cannot read a fixed version of a table"
             hint = "read the table as it is, or copy the version you want into a table"

@@ -73,10 +73,16 @@ QUERIES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::millstream.service.notices.NoticeWarning")  # ties of ROW_NUMBER
 def test_what_deltas_can_follow_is_followed(shop: Lake) -> None:
+    wrong = []
     for name, query in QUERIES.items():
-        shop.ms.create_stream_table(name, query, refresh_mode="DIFFERENTIAL STRICT", dialect="postgres")
-        shop.assert_exact(name)
+        try:
+            shop.ms.create_stream_table(name, query, refresh_mode="DIFFERENTIAL STRICT", dialect="postgres")
+            shop.assert_exact(name)
+        except (AssertionError, MillstreamError) as e:
+            wrong.append(f"{name}: {e}")
+    assert not wrong, "\n".join(wrong)
     shop.insert(
         "orders",
         "4, 'ann', 5.25, 9, TIMESTAMP_NTZ'2024-01-01 00:00:00', '{\"type\": 5}'",
@@ -84,7 +90,12 @@ def test_what_deltas_can_follow_is_followed(shop: Lake) -> None:
     )
     shop.sql("UPDATE orders SET qty = qty + 5 WHERE id = 2", "DELETE FROM customers WHERE name = 'bob'")
     for name in QUERIES:
-        shop.refresh(name, Action.DIFFERENTIAL)
+        try:
+            result = shop.refresh(name)
+            assert result.action in {Action.DIFFERENTIAL, Action.APPEND_ONLY}, f"{result.action} ({result.reason})"
+        except (AssertionError, MillstreamError) as e:
+            wrong.append(f"{name}: {e}")
+    assert not wrong, "\n".join(wrong)
     shop.sql("DELETE FROM orders WHERE id IN (1, 3)", "INSERT INTO customers VALUES ('carl', 'Riga')")
     for name in QUERIES:
         shop.refresh(name)

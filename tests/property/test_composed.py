@@ -27,13 +27,13 @@ def assert_exact(query: str, scenario: Scenario) -> None:
     assert_follows(query, TABLES, scenario, to_sql(parse_query(query), "duckdb"))
 
 
-@settings(max_examples=60, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(query=queries(TABLES), scenario=scenarios(TABLES))
 def test_drawn_queries(query: str, scenario: Scenario) -> None:
     assert_exact(query, scenario)
 
 
-@pytest.mark.parametrize("first", range(0, 120, CHUNK))
+@pytest.mark.parametrize("first", range(0, 40, CHUNK))
 def test_seeded_queries(first: int) -> None:
     """Hypothesis varies what it has drawn before; seeds do not, and so get around more."""
     for seed in range(first, first + CHUNK):

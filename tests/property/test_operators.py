@@ -29,7 +29,7 @@ def _oracle(query: Case) -> str | None:
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda case: case.title)
-@settings(max_examples=6, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(scenario=scenarios(TABLES))
 def test_contents_follow_the_query(query: Case, scenario: Scenario) -> None:
     assert_follows(query.text, TABLES, scenario, _oracle(query))

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 
 from millstream.diff import recursive, turnover
 from millstream.diff.base import Difference
+from millstream.diff.plan import STORED, Fixpoint
 from millstream.diff.recursive import DELTA_ITERATION, RECOMPUTE, REDERIVE, SEMI_NAIVE, RecursiveStage
-from millstream.ops import Column, Filter, Relation
+from millstream.ops import Column, Filter, InnerJoin, Relation, Table, walk
 from millstream.testing import duck
 from millstream.testing.assertions import assert_exact, assert_follows
 from millstream.testing.choices import Choices
@@ -134,6 +135,23 @@ def test_a_cycle_does_not_keep_itself_alive() -> None:
         ({"e": edges((4, 3), weight=-1)}, REDERIVE),
     )
     assert set(table.contents()) == {(1,), (4,)}
+
+
+def test_rows_are_rederived_from_the_table_they_name() -> None:
+    """Joined with the recursion first, on the depth they share, 600 rows and 40,000 made a broadcast too large."""
+    query = """
+    WITH RECURSIVE r(id, depth) AS (
+      SELECT id, 0 FROM n UNION SELECT e.dst, r.depth + 1 FROM r JOIN e ON e.src = r.id WHERE r.depth < 9
+    ) SELECT * FROM r
+    """
+    (named,) = DuckStreamTable(query, TABLES).stages
+    found = next(s for s in named.stage.steps(frozenset({"e"})) if s.name == recursive.FOUND)
+    assert isinstance(found, Fixpoint)
+    joins = [node for node in walk(found.seed.relation) if isinstance(node, InnerJoin) and len(node.inputs) == 3]
+    assert joins
+    for join in joins:
+        read = [{n.name for n in walk(i) if isinstance(n, Table)} for i in join.inputs]
+        assert read == [{recursive.LOST}, {"new_e"}, {STORED, recursive.LOST}]
 
 
 def test_an_input_that_takes_away_by_growing() -> None:

@@ -29,7 +29,7 @@ from sqlglot import exp
 from millstream.diff.bag import BagStage
 from millstream.diff.base import Difference, delta_name, new_name
 from millstream.diff.plan import FRONTIER, MORE, NET, REMOVED, STORED, AnyStep, Fixpoint, Kind, Layout, Step
-from millstream.diff.turnover import Turnover, has_rules
+from millstream.diff.turnover import Turnover, has_rules, reads
 from millstream.diff.zset import consolidate, distinct_columns, negate, plus, renamed, weighted
 from millstream.ops import (
     AntiJoin,
@@ -327,5 +327,8 @@ def _restricted(step: Relation, turnover: Turnover, wanted: Relation) -> Relatio
     inputs = below.inputs if isinstance(below, InnerJoin) else (below,)
     if isinstance(below, InnerJoin):
         conditions = (*below.conditions, *conditions)
-    ordered = connected_order(wanted, [turnover.now(i) for i in inputs], conditions)
+    # The recursion's own rows come last of those that are tied: by then they are tied by what they were joined with as
+    # well. A depth alone, say, is what a large part of them share.
+    ordered_inputs = sorted(inputs, key=lambda i: reads(i, turnover.reference))
+    ordered = connected_order(wanted, [turnover.now(i) for i in ordered_inputs], conditions)
     return Project(InnerJoin(tuple(ordered), conditions, small_first=True), items)

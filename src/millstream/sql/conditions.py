@@ -12,13 +12,28 @@ from millstream.ops.relations import referenced
 def conjuncts(predicate: exp.Expr) -> list[exp.Expr]:
     """The parts that all have to be true."""
     predicate = predicate.unnest()
-    if isinstance(predicate, exp.Not) and isinstance(predicate.this.unnest(), exp.Or) and predicate.find(exp.Query):
-        # as Spark does, since NOT IN is more than the negation of IN
-        either = predicate.this.unnest()
-        return [p for side in (either.left, either.right) for p in conjuncts(exp.Not(this=exp.paren(side.copy())))]
     if isinstance(predicate, exp.And):
         return [*conjuncts(predicate.left), *conjuncts(predicate.right)]
     return [predicate]
+
+
+def with_inner_negations(expression: exp.Expr) -> exp.Expr:
+    """The expression with NOT moved inward to the subqueries, as Spark does: NOT IN is more than the negation of IN."""
+
+    def moved(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Not) or not node.find(exp.Query):
+            return node
+        below = node.this.unnest()
+        if isinstance(below, exp.Not):
+            return exp.paren(with_inner_negations(below.this.unnest()))
+        if isinstance(below, exp.And | exp.Or):
+            other = exp.Or if isinstance(below, exp.And) else exp.And
+            sides = (with_inner_negations(exp.Not(this=exp.paren(s.copy()))) for s in (below.this, below.expression))
+            left, right = (exp.paren(side) for side in sides)
+            return exp.paren(other(this=left, expression=right))
+        return node
+
+    return expression.transform(moved) if expression.find(exp.Query) else expression
 
 
 def inner_join(left: Relation, right: Relation, conditions: list[exp.Expr]) -> Relation:

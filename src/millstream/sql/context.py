@@ -78,12 +78,14 @@ class Outer:
 
     Args:
         needs_keys: every condition must be an equality with a column of the subquery.
+        takes_empty: `Lowered.empty` is understood; otherwise aggregates of no rows must have a row of their own.
         carried: the columns carried in, by the name they have outside.
     """
 
     scope: Scope
     relation: Relation
     needs_keys: bool = False
+    takes_empty: bool = True
     carried: Mapping[str, Column] = field(default_factory=dict)
 
     def carrying(self, names: Iterable[str], namer: Namer) -> Outer:

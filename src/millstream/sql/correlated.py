@@ -10,6 +10,7 @@ from millstream.ops import Relation
 from millstream.ops.expressions import col
 from millstream.ops.relations import referenced
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, Outer, UncarriedError
+from millstream.sql.lateral import generator_of
 from millstream.sql.scope import Scope
 from millstream.sql.typing import decimal_parts, typed
 from millstream.sql.unsupported import invalid, unsupported
@@ -19,14 +20,21 @@ _COMBINES_ROWS = ("with_", "group", "having", "distinct", "limit", "offset", "qu
 
 
 def lower_subquery(
-    lowering: LowersQueries, ctes: Ctes, query: exp.Expr, scope: Scope, relation: Relation, *, needs_keys: bool
+    lowering: LowersQueries,
+    ctes: Ctes,
+    query: exp.Expr,
+    scope: Scope,
+    relation: Relation,
+    *,
+    needs_keys: bool,
+    takes_empty: bool = True,
 ) -> Lowered:
-    """Lower a subquery of a query with the given rows; see `Outer` for `needs_keys`.
+    """Lower a subquery of a query with the given rows; see `Outer` for `needs_keys` and `takes_empty`.
 
     It is first tried without carrying columns of the outer query in, which is cheaper, then with those it was found to
     need.
     """
-    outer = Outer(scope, relation, needs_keys)
+    outer = Outer(scope, relation, needs_keys, takes_empty)
     while True:
         try:
             found = lowering.query(query, ctes, outer)
@@ -52,9 +60,18 @@ def without_select_list(query: exp.Expr) -> exp.Expr:
     query = query.unnest()
     if not isinstance(query, exp.Select) or any(query.args.get(name) for name in _COMBINES_ROWS):
         return query
-    if any(e.find(exp.AggFunc) for e in query.expressions):
+    if any(e.find(exp.AggFunc) or generator_of(_unnamed(e)) for e in query.expressions):
         return query
     return query.copy().select(exp.Literal.number(1), append=False, copy=False)
+
+
+def _unnamed(item: exp.Expr) -> exp.Expr:
+    return item.this if isinstance(item, exp.Aliases) else item.unalias()
+
+
+def is_exact_number(type_: str) -> bool:
+    """Whether equal values of the type are one value, also of another such type."""
+    return type_ in _NUMBERS or decimal_parts(type_) is not None
 
 
 def require_comparable(
@@ -66,10 +83,6 @@ def require_comparable(
     outputs = [col(c.name) for c in found.outputs]
     left, right = typed(context.analyzer, relation, operands), typed(context.analyzer, found.relation, outputs)
     for x, y in zip(left, right, strict=True):
-        if x.type != y.type and not (_is_exact_number(x.type) and _is_exact_number(y.type)):
+        if x.type != y.type and not (is_exact_number(x.type) and is_exact_number(y.type)):
             hint = f"cast one side: they are {x.type} and {y.type}"
             raise unsupported("IN with values of another type", node, context.sql, hint)
-
-
-def _is_exact_number(type_: str) -> bool:
-    return type_ in _NUMBERS or decimal_parts(type_) is not None

@@ -42,10 +42,18 @@ class FromClause:
         """A FROM item, joined with those behind it, and with `first` before it."""
         relation = self._item(node)
         if first is not None:
+            self._refuse_outer_joins((*(node.args.get("joins") or ()), *joins))
             relation = inner_join(first, relation, [])
         for join in (*(node.args.get("joins") or ()), *joins):
             relation = self._join(relation, join)
         return relation
+
+    def _refuse_outer_joins(self, joins: Sequence[exp.Join]) -> None:
+        """What is carried into a subquery must be beside every row, also beside those a join pads with NULLs."""
+        for join in joins:
+            if (join.side or "").upper() in {"RIGHT", "FULL"}:
+                what = f"{join.side.upper()} JOIN in a subquery that refers to the query around it like this"
+                raise unsupported(what, join, self.context.sql, "write it as a LEFT JOIN, or in a subquery of FROM")
 
     # Joins
 

@@ -54,6 +54,12 @@ def aggregates_in(expression: exp.Expr) -> Iterator[exp.AggFunc]:
             yield from aggregates_in(child)
 
 
+def calls_in(expression: exp.Expr) -> Iterator[exp.Expr]:
+    """The same calls, each with its FILTER."""
+    for call in aggregates_in(expression):
+        yield call.parent if isinstance(call.parent, exp.Filter) else call
+
+
 def value_of_no_rows(call: Item) -> exp.Expr:
     """What an aggregate gives for no rows at all."""
     function = call.expression.this if isinstance(call.expression, exp.Filter) else call.expression

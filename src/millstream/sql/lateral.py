@@ -61,10 +61,11 @@ def _exploded(
     (described,) = typed(context.analyzer, relation, [argument])
     array, type_ = argument, described.type
     fields = ["col"]
+    is_struct = call.name == "inline"
     if type_.startswith("map<"):
         array = exp.Anonymous(this="map_entries", expressions=[argument])
         (described,) = typed(context.analyzer, relation, [array])
-        type_, fields = described.type, ["key", "value"]
+        type_, fields, is_struct = described.type, ["key", "value"], True
     if not type_.startswith("array<"):
         raise invalid(f"{call.name} takes an array or a map, not {type_}", node, context.sql)
     if call.name == "inline":
@@ -78,7 +79,7 @@ def _exploded(
     element = exp.Bracket(this=col(values.name), expressions=[col(number.name)], offset=1, safe=False)
     picked: exp.Expr = when(compare(exp.GT, size, ZERO), element) if call.is_outer else element
     expressions = [picked]
-    if fields != ["col"]:
+    if is_struct:
         expressions = [exp.Dot(this=picked, expression=exp.to_identifier(f, quoted=True)) for f in fields]
     if call.name == "posexplode":
         position: exp.Expr = subtract(col(number.name), ONE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
@@ -44,7 +44,11 @@ def lower(query: exp.Query, sql: str, sources: Sources, analyzer: Analyzer) -> L
         MillstreamError: the query is wrong, or uses what cannot be maintained.
     """
     context = Context(sql, sources, analyzer)
-    result = _Lowering(context).query(with_known_aggregates(query), {})
+    try:
+        result = _Lowering(context).query(with_known_aggregates(query), {})
+    except UncarriedError as error:
+        what = "a subquery that refers to the query around it in this place"
+        raise unsupported(what, query, sql, "write it as a join") from error
     if not any(isinstance(node, Scan) for node in walk(result.relation)):
         raise unsupported("a query that reads no table", query, sql)
     notices, open_results = (tuple(dict.fromkeys(found)) for found in (context.notices, context.open_results))
@@ -64,13 +68,13 @@ class _Lowering:
             ctes = self._with(node, ctes)
         match node:
             case exp.Subquery():
-                return self._limited(node, self.query(node.this, ctes, outer))
+                return self._limited(node, self.query(node.this, ctes, _strict(outer, node)), outer)
             case exp.Select():
                 return Select(self, ctes, node, outer).lowered()
             case exp.Union():
-                return self._limited(node, self._union(node, ctes, outer))
+                return self._limited(node, self._union(node, ctes, outer), outer)
             case exp.Intersect() | exp.Except():
-                return self._limited(node, self._intersect_or_except(node, ctes, outer))
+                return self._limited(node, self._intersect_or_except(node, ctes, outer), outer)
         raise unsupported(type(node).__name__.upper(), node, self.context.sql)
 
     def _with(self, node: exp.Query, ctes: Ctes) -> Ctes:
@@ -95,11 +99,13 @@ class _Lowering:
 
     # ORDER BY and LIMIT of anything but a SELECT
 
-    def _limited(self, node: exp.Query, lowered: Lowered) -> Lowered:
+    def _limited(self, node: exp.Query, lowered: Lowered, outer: Outer | None) -> Lowered:
         """The first rows in an order of output columns."""
         limits = Limits.of(node, self.context)
         if limits is None:
             return lowered
+        if outer is not None:
+            _require_carried(outer, lowered)
         known = {v.name.lower(): v.column.name for v in lowered.visible}
         by: list[exp.Ordered] = []
         for ordered in limits.order:
@@ -165,14 +171,13 @@ class _Lowering:
         if node.args.get("by_name"):
             what = f"{word} BY NAME" if node.args.get("distinct") else f"{word} ALL BY NAME"
             raise unsupported(what, node, self.context.sql, "name the columns of each branch in order")
-        left, right = self.query(node.this, ctes, outer), self.query(node.expression, ctes, outer)
+        inner = replace(outer, takes_empty=False) if outer is not None else None
+        left, right = self.query(node.this, ctes, inner), self.query(node.expression, ctes, inner)
         if len(left.names) != len(right.names):
             message = f"the branches of {_article(word)} differ in their number of columns"
             raise invalid(message, node.expression, self.context.sql)
-        if (left.conditions or right.conditions) and outer is not None and not outer.carried:
-            # rows of different branches are compared: each must carry what it belongs to
-            own = {c.name for x in (left, right) for c in x.relation.columns}
-            raise UncarriedError(n for x in (left, right) for c in x.conditions for n in referenced(c) - own)
+        if outer is not None:
+            _require_carried(outer, left, right)
         if outer is not None and outer.carried:
             right = self._renamed_ties(right)
         united = UnionAll((left.relation, right.relation))
@@ -200,6 +205,19 @@ class _Lowering:
                 fresh = Column(self.context.namer.fresh(column.name), type_)
                 items.append(Item(cast(col(column.name), type_), fresh))
         return Project(relation, tuple(items))
+
+
+def _strict(outer: Outer | None, node: exp.Query) -> Outer | None:
+    """The query around one whose rows are counted."""
+    limited = node.args.get("limit") or node.args.get("offset")
+    return replace(outer, takes_empty=False) if outer is not None and limited else outer
+
+
+def _require_carried(outer: Outer, *branches: Lowered) -> None:
+    """Where rows are compared with each other, or counted, each must carry what it belongs to."""
+    if not outer.carried and any(branch.conditions for branch in branches):
+        own = {c.name for branch in branches for c in branch.relation.columns}
+        raise UncarriedError(n for branch in branches for c in branch.conditions for n in referenced(c) - own)
 
 
 def _article(word: str) -> str:

@@ -86,7 +86,8 @@ class Scope:
             return Visible(visible.name, Column(name, visible.column.type))
 
         tables = {alias: tuple(map(moved, visible)) for alias, visible in self.tables.items()}
-        return replace(self, tables=tables, columns=list(map(moved, self.columns)), aliases={})
+        outer = self.outer.over(columns) if self.outer is not None else None
+        return replace(self, tables=tables, columns=list(map(moved, self.columns)), aliases={}, outer=outer)
 
     def bind(self, expression: exp.Expr) -> exp.Expr:
         """Replace every column reference by the operators' name of the column, which keeps the reference's position."""

@@ -9,22 +9,34 @@ beside them to the end: as a further grouping key, a further PARTITION BY, a fur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError
-from millstream.ops import Aggregate, Column, Filter, Item, OneRow, Project, Relation
-from millstream.ops.expressions import add_columns, col, compare, keep, same, substitute, wrapped
+from millstream.ops import Aggregate, Column, Filter, Item, OneRow, OuterJoin, Project, Relation
+from millstream.ops.expressions import (
+    add_columns,
+    all_of,
+    cases,
+    col,
+    compare,
+    is_not_null,
+    keep,
+    same,
+    substitute,
+    wrapped,
+)
 from millstream.ops.relations import referenced
 from millstream.sql.aggregates import PARTS
 from millstream.sql.clauses import refuse_aggregates, refuse_group_clauses, refuse_in_expression
 from millstream.sql.column_names import named, own_name
-from millstream.sql.conditions import conjuncts
+from millstream.sql.conditions import conjuncts, with_inner_negations
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, Outer, UncarriedError
+from millstream.sql.correlated import is_exact_number
 from millstream.sql.from_clause import FromClause
-from millstream.sql.group import Grouping, aggregates_in, value_of_no_rows
+from millstream.sql.group import Grouping, aggregates_in, calls_in, value_of_no_rows
 from millstream.sql.grouping_sets import groupings
 from millstream.sql.lateral import Generator, generated, generator_of
 from millstream.sql.parse import position_of
@@ -111,7 +123,7 @@ class Select:
 
     def _where(self) -> None:
         where = self.node.args.get("where")
-        conditions = conjuncts(where.this) if where else []
+        conditions = conjuncts(with_inner_negations(where.this)) if where else []
         subqueries = Subqueries(self.lowering, self.ctes, self.scope)
         self.relation, self.outside = subqueries.where(self.relation, conditions)
         if self.outer is None:
@@ -136,7 +148,7 @@ class Select:
         found: list[tuple[exp.Expr, exp.Expr, bool]] = []
         for condition in self.outside:
             sides = _sides(condition.unnest(), columns)
-            if sides is None:
+            if sides is None or not self._have_one_type(*sides):
                 self._require_carried(self.outside)
             else:
                 found.append((*sides, isinstance(condition.unnest(), exp.NullSafeEQ)))
@@ -146,6 +158,15 @@ class Select:
             name = inner.name if isinstance(inner, exp.Column) else next(items).column.name
             self.ties.append(Tie(name, outer, is_null_safe))
         self.outside = []
+
+    def _have_one_type(self, inner: exp.Expr, outer: exp.Expr) -> bool:
+        """Whether two values of the inner side cannot both be equal to one of the outer side."""
+        assert self.outer is not None
+        if not referenced(outer) <= {c.name for c in self.outer.relation.columns}:
+            return False
+        (left,) = typed(self.context.analyzer, self.relation, [inner])
+        (right,) = typed(self.context.analyzer, self.outer.relation, [outer])
+        return left.type == right.type or (is_exact_number(left.type) and is_exact_number(right.type))
 
     def _computed(self, expressions: Sequence[exp.Expr], name: str) -> list[Item]:
         """Add columns to the rows."""
@@ -197,6 +218,9 @@ class Select:
         if self.node.args.get("group") or any(next(aggregates_in(e), None) for e in self.node.expressions):
             hint = "generate the rows in a subquery of FROM"
             raise unsupported("a generator beside aggregates", item, self.context.sql, hint)
+        if any(e.find(exp.Query) for e in call.arguments):
+            hint = "compute it in a subquery of FROM"
+            raise unsupported("a subquery in a generator", item, self.context.sql, hint)
         self.relation, added = generated(self.relation, call, self._bound, self.context, item)
         names = [e.name for e in item.expressions] if isinstance(item, exp.Aliases) else [item.alias] * bool(item.alias)
         if names and len(names) != len(added):
@@ -238,15 +262,32 @@ class Select:
                 bound = self.outputs[int(key.name) - 1]
             elif isinstance(key, exp.Column) and not key.table and key.name.lower() in map(str.lower, self.names):
                 bound = self.outputs[[n.lower() for n in self.names].index(key.name.lower())]
+            elif isinstance(key, exp.Column | exp.Var) and key.name.upper() == "ALL":
+                self.order += [_ordered(ordered, output) for output in self.outputs]
+                continue
             else:
-                bound = self._bound(key)
+                bound = self._bound_to_outputs(key)
             self.order.append(_ordered(ordered, bound))
 
-    def _bound(self, expression: exp.Expr) -> exp.Expr:
+    def _bound_to_outputs(self, expression: exp.Expr) -> exp.Expr:
+        """An expression of ORDER BY: a name in it is an output column first, except inside an aggregate."""
+        outputs = {name.lower(): output for name, output in zip(self.names, self.outputs, strict=True)}
+
+        def resolve(node: exp.Expr) -> exp.Expr:
+            if isinstance(node, exp.AggFunc):
+                return self.scope.bind(node)
+            if not isinstance(node, exp.Column):
+                return node
+            output = None if node.table else outputs.get(node.name.lower())
+            return wrapped(output) if output is not None else self.scope.bind(node)
+
+        return self._bound(expression, lambda e: e.transform(resolve))
+
+    def _bound(self, expression: exp.Expr, bind: Callable[[exp.Expr], exp.Expr] | None = None) -> exp.Expr:
         """An expression with names bound; subqueries are taken out, to be joined later."""
         expression = self.values.taken_out(with_named_windows(expression, self.node, self.context))
         refuse_in_expression(expression, self.context, windows=True)
-        bound = self.scope.bind(expression)
+        bound = (bind or self.scope.bind)(expression)
         self._require_carried([bound])
         return bound
 
@@ -256,6 +297,15 @@ class Select:
             self.relation, found = self.values.attached(self.relation, scope, expressions)
             self._rewrite(lambda e: fill(e, found))
 
+    def _attach_arguments(self) -> None:
+        """The same for arguments of aggregates only."""
+        calls = [call for e in self._expressions() for call in calls_in(e)]
+        if placeholders_in(calls):
+            self.relation, found = self.values.attached(self.relation, self.scope, calls)
+            self._rewrite(
+                lambda e: e.transform(lambda n: fill(n, found) if isinstance(n, exp.Filter | exp.AggFunc) else n)
+            )
+
     # GROUP BY and HAVING
 
     def _has_groups(self) -> bool:
@@ -264,7 +314,7 @@ class Select:
 
     def _group(self) -> None:
         # an aggregate's argument is computed for each row, the rest once for each group
-        self._attach(self.scope, [call for e in self._expressions() for call in aggregates_in(e)])
+        self._attach_arguments()
         keys, sets = self._keys()
         grouping = Grouping(self.relation, self.scope, self.context)
         for key in keys:
@@ -279,23 +329,50 @@ class Select:
         having = self._having(grouping)
         self._rewrite(grouping.rewrite)
         self.ties = [Tie(grouping.rewrite(col(t.column)).name, t.outer, t.is_null_safe) for t in self.ties]
+        self._refuse_subqueries(grouping)
         self.relation = grouped = grouping.build()
-        self.is_single = not keys
-        if not keys and self.ties:
-            self._value_of_no_rows(grouped, having)
+        self.is_single = not keys and sets is None
+        if self.is_single and self.ties:
+            self._give_no_rows_a_value(grouped)
         after = self.scope.over({e.name: name for e, name in grouping.keys if isinstance(e, exp.Column)})
         if having is not None:
             self.relation, found = self.values.attached(self.relation, after, [having], conjuncts(having))
             self.relation = Filter(self.relation, fill(having, found))
         self._attach(after, self._expressions())
 
-    def _value_of_no_rows(self, grouped: Aggregate, having: exp.Expr | None) -> None:
-        """What the SELECT list gives for an outer row to which no rows belong."""
-        if having is not None or placeholders_in(self.outputs):
-            what = "HAVING, or a subquery, beside the aggregate of a correlated subquery"
-            raise unsupported(what, self.node, self.context.sql, "add a GROUP BY")
+    def _give_no_rows_a_value(self, grouped: Aggregate) -> None:
+        """See that an outer row to which no rows belong has the aggregates of no rows.
+
+        Most often it is enough to say what the SELECT list gives for it. Where something else is computed of the
+        aggregates, and where columns are carried in anyway, there is a row for each combination of the outer columns.
+        """
+        assert self.outer is not None
         nothing = {item.column.name: value_of_no_rows(item) for item in grouped.calls}
+        if self.outer.carried:
+            self.relation = self._with_rows_for_all(grouped, nothing)
+            return
+        clauses = ("having", "qualify", "limit", "offset", "distinct")
+        computed = any(e.find(exp.Window) or placeholders_in([e]) for e in self.outputs)
+        if not self.outer.takes_empty or computed or any(self.node.args.get(clause) for clause in clauses):
+            raise UncarriedError(name for tie in self.ties for name in referenced(tie.outer))
         self.empty = tuple(substitute(e, nothing) for e in self.outputs)
+
+    def _with_rows_for_all(self, grouped: Aggregate, nothing: Mapping[str, exp.Expr]) -> Relation:
+        """The groups, and those of no rows, by the columns that are carried in."""
+        assert self.outer is not None
+        marker = Column(self.context.namer.fresh("found"), "boolean")
+        marked = Project(grouped, (*keep(grouped.schema), Item(exp.true(), marker)))
+        # a tie and the carried column it was made of stand in the same order
+        pairs = [(carried, tie.column) for carried, tie in zip(self.outer.carried.values(), self.ties, strict=True)]
+        agree = all_of(same(col(carried.name), col(key)) for carried, key in pairs)
+        joined = OuterJoin("left", self.outer.domain(), marked, agree)
+        outside = {key: col(carried.name) for carried, key in pairs}
+        items = [Item(outside[i.column.name], i.column) for i in grouped.keys]
+        items += [
+            Item(cases((is_not_null(col(marker.name)), col(c.column.name)), otherwise=nothing[c.column.name]), c.column)
+            for c in grouped.calls
+        ]
+        return Project(joined, tuple(items))
 
     def _keys(self) -> tuple[list[exp.Expr], list[list[exp.Expr]] | None]:
         """The keys and, where there are several groupings, the sets of them."""
@@ -304,7 +381,8 @@ class Select:
             return [], None
         refuse_group_clauses(group, self.context)
         if group.args.get("all"):
-            return [e for e in self.outputs if next(aggregates_in(e), None) is None], None
+            keys = [e for e in self.outputs if next(aggregates_in(e), None) is None]
+            return [self._plain_key(key, group) for key in keys], None
         found = groupings(group, self.context)
         keys = [self._key(key, group) for key in found.keys]
         return keys, [[self._key(key, group) for key in s] for s in found.sets] if found.sets is not None else None
@@ -318,9 +396,18 @@ class Select:
         else:
             bound = self._bound(key)
         refuse_aggregates(bound, "GROUP BY", self.context)
-        if placeholders_in([bound]):
+        return self._plain_key(bound, group)
+
+    def _plain_key(self, key: exp.Expr, group: exp.Group) -> exp.Expr:
+        if placeholders_in([key]):
             raise unsupported("a subquery in GROUP BY", group, self.context.sql, "compute it in a subquery of FROM")
-        return bound
+        return key
+
+    def _refuse_subqueries(self, grouping: Grouping) -> None:
+        """Refuse a subquery in an aggregate that stands in HAVING only."""
+        if placeholders_in(e for e, _ in (*grouping.arguments, *grouping.calls)):
+            hint = "compute the aggregate in the SELECT list of a subquery of FROM"
+            raise unsupported("a subquery in an aggregate of HAVING", self.node, self.context.sql, hint)
 
     def _having(self, grouping: Grouping) -> exp.Expr | None:
         """Bind HAVING: outside of aggregates a name is a grouped column, else an alias of the SELECT list."""
@@ -382,7 +469,8 @@ class Select:
         types = [c.type for c in typed(self.context.analyzer, self.relation, expressions)]
         names = [*self.names, *("sort" for _ in self.order)]
         items: list[Item] = []
-        taken: set[str] = set()
+        # what ties a subquery to the query around it is a column of its own, apart from the outputs
+        taken: set[str] = {c.name.lower() for c in self._behind()}
         for position, (expression, name, type_) in enumerate(zip(expressions, names, types, strict=True)):
             known = next((i for i in items if i.expression == expression), None)
             if position >= len(self.names) and known is not None:

@@ -32,7 +32,7 @@ from millstream.ops.expressions import (
     wrapped,
 )
 from millstream.sql.clauses import refuse_in_expression
-from millstream.sql.conditions import inner_join
+from millstream.sql.conditions import inner_join, with_inner_negations
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries
 from millstream.sql.correlated import lower_subquery, require_comparable, without_select_list
 from millstream.sql.scope import Scope
@@ -47,9 +47,9 @@ Found = dict[str, exp.Expr]
 """The values of subqueries, by the name of their placeholders."""
 
 
-def placeholders_in(expressions: Iterable[exp.Expr]) -> list[str]:
-    """The placeholders in some expressions, each once."""
-    return list(dict.fromkeys(p.name for e in expressions for p in e.find_all(exp.Placeholder)))
+def placeholders_in(expressions: Iterable[exp.Expr]) -> dict[str, exp.Placeholder]:
+    """The placeholders in some expressions, by name; one of IN has the operands below it."""
+    return {p.name: p for e in expressions for p in e.find_all(exp.Placeholder)}
 
 
 def fill(expression: exp.Expr, found: Mapping[str, exp.Expr]) -> exp.Expr:
@@ -76,18 +76,19 @@ class Values:
 
     def taken_out(self, expression: exp.Expr) -> exp.Expr:
         """The expression with placeholders for its subqueries, equal ones alike."""
+        if (parameter := expression.find(exp.Placeholder, exp.Parameter)) is not None:
+            raise unsupported("a parameter", parameter, self.context.sql, "write the value")
 
         def replace(node: exp.Expr) -> exp.Expr:
             if not _is_value(node):
                 return node
-            for name, known in self.pending.items():
-                if known == node:
-                    return exp.Placeholder(this=name)
-            name = f"subquery_{len(self.pending) + 1}"
-            self.pending[name] = node
-            return exp.Placeholder(this=name)
+            name = next((name for name, known in self.pending.items() if known == node), None)
+            if name is None:
+                name = f"subquery_{len(self.pending) + 1}"
+                self.pending[name] = node
+            return exp.Placeholder(this=name, expressions=[o.copy() for o in _operands(node)])
 
-        return expression.transform(replace)
+        return with_inner_negations(expression).transform(replace)
 
     def attached(
         self, relation: Relation, scope: Scope, expressions: Sequence[exp.Expr], conditions: Sequence[exp.Expr] = ()
@@ -98,8 +99,8 @@ class Values:
             conditions: of these the rows are kept for which they are all true.
         """
         found: Found = {}
-        for name in placeholders_in(expressions):
-            one = _Attaching(self, relation, scope, self.pending[name])
+        for name, placeholder in placeholders_in(expressions).items():
+            one = _Attaching(self, relation, scope, self.pending[name], placeholder.expressions)
             is_needed = any(_is_false_without(c, name) for c in conditions)
             relation, found[name] = one.value(is_needed=is_needed)
         return relation, found
@@ -113,6 +114,7 @@ class _Attaching:
     relation: Relation
     scope: Scope
     node: exp.Expr
+    operands: Sequence[exp.Expr]
 
     @property
     def context(self) -> Context:
@@ -133,8 +135,11 @@ class _Attaching:
                 return self._in(self.node.this.unnest(), is_negated=True)
         return self._scalar(is_needed)
 
-    def _lowered(self, query: exp.Expr) -> Lowered:
-        return lower_subquery(self.values.lowering, self.values.ctes, query, self.scope, self.relation, needs_keys=True)
+    def _lowered(self, query: exp.Expr, *, takes_empty: bool = True) -> Lowered:
+        lowering, ctes = self.values.lowering, self.values.ctes
+        return lower_subquery(
+            lowering, ctes, query, self.scope, self.relation, needs_keys=True, takes_empty=takes_empty
+        )
 
     # Scalar subqueries
 
@@ -155,16 +160,14 @@ class _Attaching:
         return self._padded(right, found.conditions, value, nothing)
 
     def _guarded(self, found: Lowered) -> tuple[Relation, exp.Expr]:
-        """One row for each tie, with the value; more than one is an error that SQL asks for."""
+        """One row for each tie, with the value; where a row asks for it, more than one is an error."""
         fresh = self.context.namer.fresh
         output = found.outputs[0]
         value, rows = Column(fresh(output.name), output.type), Column(fresh("rows"), "bigint")
         calls = (Item(exp.Min(this=col(output.name)), value), Item(exp.Count(this=exp.Star()), rows))
         grouped = Aggregate(found.relation, keep(found.keys), calls)
         fails = exp.Anonymous(this="raise_error", expressions=[exp.Literal.string(TOO_MANY)])
-        checked = when(compare(exp.GT, col(rows.name), ONE), cast(fails, output.type), col(value.name))
-        result = Column(fresh(output.name), output.type)
-        return Project(grouped, (*keep(found.keys), Item(checked, result))), col(result.name)
+        return grouped, when(compare(exp.GT, col(rows.name), ONE), cast(fails, output.type), col(value.name))
 
     def _padded(
         self, right: Relation, conditions: Sequence[exp.Expr], value: exp.Expr, otherwise: exp.Expr | None
@@ -194,12 +197,11 @@ class _Attaching:
         return OuterJoin("left", self.relation, right, all_of(found.conditions)), is_not_null(marker)
 
     def _in(self, node: exp.Expr, *, is_negated: bool) -> tuple[Relation, exp.Expr]:
-        left = node.this.unnest()
-        operands = left.expressions if isinstance(left, exp.Tuple) else [left]
-        found = self._lowered(node.args["query"])
-        bound = [self._operand(o) for o in operands]
+        found, bound = self._lowered(node.args["query"], takes_empty=False), self.operands
+        for operand in bound:
+            refuse_in_expression(operand, self.context)
         require_comparable(self.context, self.relation, bound, found, node)
-        if len(operands) > 1 and is_negated:
+        if len(bound) > 1 and is_negated:
             hint = "make it a condition of its own, or write NOT EXISTS"
             raise unsupported("NOT IN of several columns inside an expression", node, self.context.sql, hint)
         columns = tuple(dict.fromkeys((*found.outputs, *found.keys)))
@@ -225,10 +227,6 @@ class _Attaching:
         has_null = any_of([is_null(operand), compare(exp.LT, present, rows)])
         branches = ((is_empty, exp.true()), (is_equal, exp.false()), (has_null, exp.false()))
         return joined, cases(*branches, otherwise=exp.true())
-
-    def _operand(self, operand: exp.Expr) -> exp.Expr:
-        refuse_in_expression(operand, self.context)
-        return self.scope.bind(operand)
 
     def _counted(self, found: Lowered, value: exp.Expr | None) -> tuple[Relation, tuple[exp.Expr, exp.Expr]]:
         """For each tie the number of rows, and of those with a value."""
@@ -268,6 +266,15 @@ def _is_value(node: exp.Expr) -> bool:
     if isinstance(node, exp.Not) and isinstance(node.this.unnest(), exp.In):
         return _is_value(node.this.unnest())
     return isinstance(node, exp.Subquery | exp.Query)
+
+
+def _operands(node: exp.Expr) -> list[exp.Expr]:
+    """What IN looks for."""
+    node = node.this.unnest() if isinstance(node, exp.Not) else node
+    if not isinstance(node, exp.In):
+        return []
+    left = node.this.unnest()
+    return left.expressions if isinstance(left, exp.Tuple) else [left]
 
 
 def _path_to(condition: exp.Expr, name: str) -> Iterator[list[exp.Expr]]:

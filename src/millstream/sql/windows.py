@@ -26,7 +26,8 @@ _PICKS = (exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Fi
 # what depends on the order of rows that ORDER BY leaves open
 ORDERED_BY_ROW = (exp.RowNumber, exp.Ntile, exp.Lag, exp.Lead)
 ORDERED_IN_FRAME = (exp.FirstValue, exp.LastValue, exp.NthValue, exp.First, exp.Last, exp.AnyValue)
-_LISTS = {"COLLECT_LIST", "COLLECT_SET", "LISTAGG"}
+# whose result is open in more than the order of rows
+_LISTS = {"COLLECT_LIST", "COLLECT_SET", "LISTAGG", "MAX_BY", "MIN_BY", "MODE"}
 
 EQUALS_IN_ORDER = "rows that ORDER BY leaves equal are taken in the order of their other columns"
 
@@ -152,12 +153,15 @@ def fixes_peers(window: exp.Window) -> bool:
     where that can be seen.
     """
     start, end = frame_ends(window)
+    named = {"UNBOUNDED", "CURRENT ROW"}
     function, nulls = function_of(window), window.this
     if frame_kind(window) == "ROWS" or (start, end) == ("UNBOUNDED", "UNBOUNDED"):
         return True
     if isinstance(nulls, exp.IgnoreNulls) or not isinstance(function, exp.FirstValue | exp.LastValue):
         return False
-    return start == "UNBOUNDED" if isinstance(function, exp.FirstValue) else end in {"UNBOUNDED", "CURRENT ROW"}
+    if isinstance(function, exp.LastValue):
+        return end == "CURRENT ROW" or (end == "UNBOUNDED" and start in named)
+    return start == "UNBOUNDED" and end in named
 
 
 def frame_ends(window: exp.Window) -> tuple[str, str]:

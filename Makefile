@@ -23,13 +23,7 @@ demo: setup ## Run the demonstration: an e-commerce lake, a few changes, increme
 	@$(BIN)/millstream demo $(ARGS)
 
 test: setup lint typecheck ## Lint, type check and run all tests but the long ones (ARGS: options of pytest)
-	@$(BIN)/python -m pytest -m "not long and not spark and not postgres" -p no:cacheprovider $(ARGS) \
-		>$(VENV)/fast-tests.log 2>&1 & fast=$$!; \
-	$(BIN)/python -m pytest -m "not long and (spark or postgres)" $(ARGS); slow=$$?; \
-	wait $$fast; fast=$$?; \
-	echo "Beside it, the tests that need no JVM:"; tail -n $$([ $$fast -eq 0 ] && echo 1 || echo 2000) $(VENV)/fast-tests.log; \
-	[ $$slow -ne 5 ] || [ $$fast -ne 5 ] || exit 5; \
-	{ [ $$slow -eq 0 ] || [ $$slow -eq 5 ]; } && { [ $$fast -eq 0 ] || [ $$fast -eq 5 ]; }
+	@$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: setup ## Run the tests that take more than half a minute each
 	@$(BIN)/python -m pytest -m long $(ARGS)

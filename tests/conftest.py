@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
 # The first example of a Spark or DuckDB test pays for warm-up; time limits are pytest-timeout's business.
 hypothesis.settings.register_profile("millstream", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("millstream")
+
+
+# Files are shared out among the processes of a run in this order, those that take longest first.
+_FIRST = ("tpch", "spark", "nexmark", "refresh", "service", "concurrency", "lake", "engine")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    root = Path(__file__).parent
+    places = {name: place for place, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.relative_to(root).parts[0], len(places)))
 
 
 @pytest.fixture(scope="session")

@@ -119,6 +119,8 @@ OPEN = {
 }
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_aggregates_follow_their_queries(lake: Lake) -> None:
     lake.table("t", T, *ROWS)
     names: dict[str, str] = {}

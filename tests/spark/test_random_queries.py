@@ -78,7 +78,7 @@ def change(lake: Lake, batch: Mapping[str, list[tuple[tuple[Any, ...], int]]]) -
     "number", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
 )
 def test_random_queries(lake: Lake, number: int) -> None:
-    cases = drawn(24, number)
+    cases = drawn(14, number)
     for name, columns in TABLES.items():
         lake.table(f"{name}_rows", "id BIGINT, " + ", ".join(f"{c.name} {c.type}" for c in columns))
         lake.sql(f"CREATE VIEW {name} AS SELECT {', '.join(c.name for c in columns)} FROM {name}_rows")

@@ -49,6 +49,7 @@ SELECT COUNT(*) AS n FROM reached
 """
 
 
+@pytest.mark.long
 def test_a_hierarchy_of_departments(lake: Lake) -> None:
     rows = ("1, 'Company', NULL", "2, 'Engineering', 1", "3, 'Sales', 1", "4, 'Backend', 2", "5, 'Storage', 4")
     lake.table("departments", "id INT, name STRING, parent_id INT", *rows)
@@ -67,6 +68,7 @@ def test_a_hierarchy_of_departments(lake: Lake) -> None:
     assert lake.last("tree").reason.endswith("recursion by delta iteration")
 
 
+@pytest.mark.long
 def test_a_bill_of_materials(lake: Lake) -> None:
     rows = (
         "'car', 'wheel', 4",
@@ -126,6 +128,7 @@ def test_reachability_over_cycles(lake: Lake) -> None:
     assert_reachable()
 
 
+@pytest.mark.long
 def test_large_changes_stay_in_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "MAX_TINY_ROWS", 0)
     monkeypatch.setattr(runner, "MAX_DRIVER_ROWS", 0)
@@ -147,6 +150,7 @@ def test_large_changes_stay_in_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch
     assert lake.rows("reachable") == dict.fromkeys(closure({(2, 6), (3, 2), (1, 4), (4, 6), (4, 5), (5, 5)}), 1)
 
 
+@pytest.mark.long
 def test_an_input_that_takes_away_by_growing(lake: Lake) -> None:
     lake.table("starts", "node INT", "1")
     lake.table("closed", "node INT")

@@ -89,6 +89,22 @@ class _Postgres(Postgres):
             value = self._parse_order(self._parse_disjunction())
             return self.expression(exp.JSONArrayAgg(this=value, **self._parse_json_clauses()))
 
+        def _parse_json_column_def(self) -> exp.JSONColumnDef:
+            """A column of JSON_TABLE: `name type [EXISTS] [FORMAT JSON] [PATH '...'] [... ON EMPTY] [... ON ERROR]`."""
+            if self._match_text_seq("NESTED", advance=False):
+                return super()._parse_json_column_def()
+            name = self._parse_id_var()
+            ordinality = self._match_pair(TokenType.FOR, TokenType.ORDINALITY)
+            column = exp.JSONColumnDef(
+                this=name, ordinality=ordinality, kind=self._parse_types(allow_identifiers=False)
+            )
+            column.set("exists", self._match(TokenType.EXISTS))
+            column.set("format_json", self._match_text_seq("FORMAT", "JSON"))
+            column.set("path", self._match_text_seq("PATH") and self._parse_string())
+            for event in ("EMPTY", "ERROR"):
+                column.set(event.lower(), self._parse_on_handling(event, "NULL", "ERROR", "TRUE", "FALSE", "UNKNOWN"))
+            return column
+
         def _parse_json_clauses(self) -> dict[str, Any]:
             nulls = self._parse_on_handling("NULL", "NULL", "ABSENT")
             return {

@@ -382,10 +382,36 @@ def keys(value: Value) -> str:
     return f"JSON_OBJECT_KEYS({value.sql if value.type.is_json else _root(value)})"
 
 
-def element_at(item: str, steps_: tuple[str | int, ...], *, as_text: bool) -> str:
-    """A place inside of an element that still has its marks."""
-    found = f"GET_JSON_OBJECT({item}, {text_literal(_path(steps_))})"
-    return _bound(found, _as_text(ITEM) if as_text else _as_json(ITEM))
+def element_at(item: str, steps_: tuple[str | int, ...]) -> str:
+    """What is at a place inside of an element that still has its marks, with its marks."""
+    return f"GET_JSON_OBJECT({item}, {text_literal(_path(steps_))})" if steps_ else item
+
+
+def json_of(found: str) -> str:
+    """What was found, as json."""
+    return _bound(found, _as_json(ITEM))
+
+
+def scalar_of(
+    found: str, read: Callable[[str], str], empty: str = "NULL", error: str = "NULL", *, is_text: bool
+) -> str:
+    """What `read` makes of the text of a scalar that was found, as JSON_VALUE does.
+
+    Args:
+        empty: the value if nothing was found.
+        error: the value if an object or array was found, or if `read` gives NULL.
+        is_text: whether the text itself is wanted: PostgreSQL's of a boolean is t or f.
+    """
+    r, text = ITEM, f"SUBSTRING({ITEM}, 2)"
+    bare = f"CASE {text} WHEN 'true' THEN 't' WHEN 'false' THEN 'f' ELSE {text} END" if is_text else text
+    scalar = f"CASE WHEN {_is_marked(r, BARE)} THEN {bare} WHEN {_is_marked(r, STRING)} THEN {text} END"
+    cases = f"WHEN {r} = {text_literal(BARE + 'null')} THEN NULL"
+    if empty != "NULL":
+        cases = f"WHEN {r} IS NULL THEN {empty} {cases}"
+    elif error != "NULL":
+        cases = f"WHEN {r} IS NULL THEN NULL {cases}"
+    value = read(scalar)
+    return _bound(found, f"CASE {cases} ELSE {value if error == 'NULL' else f'COALESCE({value}, {error})'} END")
 
 
 def marked_elements(value: Value, path: tuple[str | int, ...]) -> str:

@@ -284,11 +284,10 @@ def is_absent(node: exp.Expr, *, default: bool) -> bool:
 def returning(node: exp.Expr) -> t.Type:
     """The type that SQL's constructor is to return."""
     kind = node.args.get("return_type")
-    if not kind or kind.this == exp.DType.JSON:
-        return t.JSON
-    if kind.this == exp.DType.JSONB:
-        return t.JSONB
-    raise RefusalError(f"RETURNING {kind.sql(dialect='postgres')}", "return json or jsonb, and cast it")
+    name = kind.sql(dialect="postgres").lower() if kind else "json"
+    if name not in {"json", "jsonb"}:
+        raise RefusalError(f"RETURNING {name}", "return json or jsonb, and cast it")
+    return t.JSONB if name == "jsonb" else t.JSON
 
 
 def _object(pairs: list[tuple[Value, Value]], type_: t.Type, *, absent: bool = False) -> Value:

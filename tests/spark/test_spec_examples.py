@@ -17,7 +17,12 @@ from spec_examples import World, batches, examples
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.postgres,
+    pytest.mark.timeout(1800),
+    pytest.mark.filterwarnings("ignore::millstream.service.notices.NoticeWarning"),  # of results that SQL leaves open
+]
 
 
 @pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "all"])

@@ -32,6 +32,13 @@ def analyzer(spark: SparkSession) -> SparkAnalyzer:
         (f"SELECT s FROM {{t}} x WHERE s IN ({MANY}, 'a')", f"SELECT s FROM {{t}} x WHERE s IN ({MANY}, 'b')", False),
         ("WITH c AS (SELECT n FROM {t} x) SELECT n FROM c", "WITH c AS (SELECT n FROM {t} x) SELECT n FROM c", True),
         ("SELECT nope FROM {t} x", "SELECT nope FROM {t} x", False),
+        ("SELECT named_struct('a', n) AS c FROM {t} x", "SELECT struct(n AS a) AS c FROM {t} x", True),
+        ("SELECT named_struct('a', n) AS c FROM {t} x", "SELECT struct(n AS b) AS c FROM {t} x", False),
+        (
+            "SELECT transform(array(n), e -> named_struct('a', e)) AS c FROM {t} x",
+            "SELECT transform(array(n), e -> struct(e AS a)) AS c FROM {t} x",
+            True,
+        ),
     ],
 )
 def test_plans_of_two_texts(analyzer: SparkAnalyzer, one: str, other: str, alike: bool) -> None:

@@ -101,7 +101,8 @@ class SparkAnalyzer:
             return None  # the error stands where the plan should
         analysed, rest = plan.split("== Analyzed Logical Plan ==")[1].split("== Optimized Logical Plan ==")
         wanted = rest.split("== Physical Plan ==")[0] if optimised else analysed
-        return _numbered(wanted).replace("Join Cross", "Join Inner")  # `FROM a, b` is printed as a CROSS JOIN
+        # `FROM a, b` is printed as a CROSS JOIN, NAMED_STRUCT('n', x) as STRUCT(x AS n)
+        return _numbered(wanted).replace("Join Cross", "Join Inner").replace("named_struct(", "struct(")
 
 
 def _numbered(plan: str) -> str:

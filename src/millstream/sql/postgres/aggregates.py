@@ -11,7 +11,7 @@ from sqlglot import exp
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.arithmetic import divide
 from millstream.sql.postgres.casts import coerce, unify
-from millstream.sql.postgres.functions.json import printed
+from millstream.sql.postgres.functions.json import is_absent, printed, returning
 from millstream.sql.postgres.ordering import Key, keys_of, ordered, sorted_list
 from millstream.sql.postgres.refusals import RefusalError, refuse_json
 from millstream.sql.postgres.types import array_of, as_numeric, numeric
@@ -35,6 +35,9 @@ class Call:
     condition: str | None = None
     window: str | None = None
     """The text behind OVER."""
+    absent: bool = False
+    """ABSENT ON NULL."""
+    returning: t.Type = t.JSON
 
     def invoke(self, function: str, *args: str, distinct: bool | None = None, within: str = "") -> str:
         """One aggregate of Spark's with this call's DISTINCT, FILTER and OVER.
@@ -92,10 +95,15 @@ def _bare(self: Expressions, node: exp.Expr) -> Call:
         call.args.append(self.translate(separator) if separator is not None else Value("''", t.UNKNOWN, constant=""))
         return call
     if isinstance(node, exp.JSONObjectAgg):
-        if node.args.get("null_handling") or node.args.get("return_type") or len(node.expressions) != 1:
+        if len(node.expressions) != 1:
             raise RefusalError("JSON_OBJECTAGG with such clauses")
         pair = node.expressions[0]
-        return Call("json_objectagg", [self.translate(pair.this), self.translate(pair.expression)])
+        pair_of = [self.translate(pair.this), self.translate(pair.expression)]
+        return Call("json_objectagg", pair_of, absent=is_absent(node, default=False), returning=returning(node))
+    if isinstance(node, exp.JSONArrayAgg):
+        call = Call("json_arrayagg", absent=is_absent(node, default=True), returning=returning(node))
+        _read_argument(self, call, node.this)
+        return call
     if not isinstance(node, exp.Anonymous):
         raise RefusalError(f"{node.sql(dialect='postgres')} with FILTER, WITHIN GROUP or OVER")
     call = Call(str(node.this).lower())
@@ -269,14 +277,14 @@ def _some(call: Call, result: str) -> str:
     return f"CASE WHEN {call.invoke('COUNT', '*', distinct=False)} > 0 THEN {result} END"
 
 
-def _json_agg(type_: t.Type, *, keeps_null: bool = True) -> Callable[[Call], Value]:
+def _json_agg(type_: t.Type) -> Callable[[Call], Value]:
     def rule(call: Call) -> Value:
         x = _one(call)
         if call.distinct:
             raise RefusalError(f"{call.name} with DISTINCT")
         space = " " if type_ == t.JSONB else ""
         listed = sorted_list(call, x)
-        if not keeps_null:
+        if call.absent:
             listed = f"FILTER({listed}, {ITEM} -> {ITEM} IS NOT NULL)"
         items = f"TRANSFORM({listed}, {ITEM} -> {printed(Value(ITEM, x.type), space)})"
         return Value(_some(call, f"CONCAT('[', ARRAY_JOIN({items}, ', '), ']')"), type_)
@@ -288,7 +296,7 @@ def _json_object_agg(call: Call) -> Value:
     if len(call.args) != 2 or call.order or call.distinct:
         raise RefusalError(f"{call.name} with such arguments")
     key, value = coerce(call.args[0], t.TEXT), call.args[1]
-    pair = f"CONCAT({printed(key)}, ' : ', {printed(value)})"
+    pair = _present(call, value, f"CONCAT({printed(key)}, ' : ', {printed(value)})")
     listed = f"ARRAY_SORT({call.invoke('COLLECT_LIST', pair)})"
     return Value(_some(call, f"CONCAT('{{ ', ARRAY_JOIN({listed}, ', '), ' }}')"), t.JSON)
 
@@ -302,11 +310,24 @@ def _jsonb_object_agg(call: Call) -> Value:
     key, value = coerce(call.args[0], t.TEXT), call.args[1]
     name = printed(key)
     entry = f"NAMED_STRUCT('n', OCTET_LENGTH({key.sql}), 'k', {name}, 'v', CONCAT({name}, ': ', {printed(value, ' ')}))"
-    listed = call.invoke("COLLECT_LIST", entry)
+    listed = call.invoke("COLLECT_LIST", _present(call, value, entry))
     place = f"NAMED_STRUCT('n', {ITEM}.n, 'k', {ITEM}.k)"
     unique = f"MAP_FROM_ENTRIES(TRANSFORM({listed}, {ITEM} -> NAMED_STRUCT('k', {place}, 'v', {ITEM}.v)))"
     items = f"TRANSFORM(ARRAY_SORT(MAP_ENTRIES({unique})), {ITEM} -> {ITEM}.value)"
     return Value(_some(call, f"CONCAT('{{', ARRAY_JOIN({items}, ', '), '}}')"), t.JSONB)
+
+
+def _present(call: Call, value: Value, entry: str) -> str:
+    """An entry, or NULL where ABSENT ON NULL leaves it out: COLLECT_LIST does, too."""
+    return f"CASE WHEN {value.sql} IS NOT NULL THEN {entry} END" if call.absent else entry
+
+
+def _json_arrayagg(call: Call) -> Value:
+    return _json_agg(call.returning)(call)
+
+
+def _json_objectagg(call: Call) -> Value:
+    return (_jsonb_object_agg if call.returning == t.JSONB else _json_object_agg)(call)
 
 
 # Ordered sets
@@ -411,9 +432,9 @@ _AGGREGATES: dict[str, Callable[[Call], Value]] = {
     "array_agg": _array_agg,
     "json_agg": _json_agg(t.JSON),
     "jsonb_agg": _json_agg(t.JSONB),
-    "json_arrayagg": _json_agg(t.JSON, keeps_null=False),
+    "json_arrayagg": _json_arrayagg,
     "json_object_agg": _json_object_agg,
-    "json_objectagg": _json_object_agg,
+    "json_objectagg": _json_objectagg,
     "jsonb_object_agg": _jsonb_object_agg,
 }
 _ORDERED_SETS: dict[str, Callable[[Call], Value]] = {

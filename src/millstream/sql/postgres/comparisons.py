@@ -152,11 +152,8 @@ def _is(self: Expressions, node: exp.Is) -> Value:
         raise RefusalError("IS of a row", "ask for each of its columns")
     if isinstance(node.expression, exp.JSON):
         kind = str(node.expression.args.get("this") or "")
-        if node.expression.args.get("unique"):
-            raise RefusalError("IS JSON WITH UNIQUE KEYS")
-        return _maybe_not(
-            node, json_functions.is_json(coerce(value, t.TEXT) if not value.type.is_json else value, kind)
-        )
+        text = value if value.type.is_json else coerce(value, t.TEXT)
+        return _maybe_not(node, json_functions.is_json(text, kind, unique=bool(node.expression.args.get("with_"))))
     if isinstance(node.expression, exp.Null):
         if value.interval is not None:
             return _maybe_not(node, f"({value.interval.span} IS NULL)")

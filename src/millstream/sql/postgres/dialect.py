@@ -29,12 +29,22 @@ class _Postgres(Postgres):
 
     INDEX_OFFSET = 0  # leave subscripts as they are
 
+    class Tokenizer(Postgres.Tokenizer):
+        """Knows CURRENT_ROLE, too."""
+
+        KEYWORDS: ClassVar[dict[str, TokenType]] = {
+            **Postgres.Tokenizer.KEYWORDS,
+            "CURRENT_ROLE": TokenType.CURRENT_ROLE,
+        }
+
     class Parser(PostgresParser):
         """Knows no function by name."""
 
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
-            name: parse for name, parse in PostgresParser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
+            **{name: parse for name, parse in PostgresParser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX},
+            "JSON_ARRAY": lambda self: self._parse_json_array(),
+            "JSON_ARRAYAGG": lambda self: self._parse_json_arrayagg(),
         }
         NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: PostgresParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE")
@@ -60,6 +70,47 @@ class _Postgres(Postgres):
                 interval.set("unit", exp.var(self._curr.text.upper()))
                 self._advance()
             return interval
+
+        def _parse_json_key_value(self) -> exp.JSONKeyValue | None:
+            """`key : value` or `key VALUE value`. KEY is no word of PostgreSQL's here, but may be a column's name."""
+            key = self._parse_column()
+            if not self._match_set((TokenType.COLON, TokenType.COMMA)):
+                self._match_text_seq("VALUE")
+            value = self._parse_bitwise()
+            return self.expression(exp.JSONKeyValue(this=key, expression=value)) if key or value else None
+
+        def _parse_json_array(self) -> exp.JSONArray:
+            """The inside of JSON_ARRAY(value, ... [NULL | ABSENT ON NULL] [RETURNING type])."""
+            values = self._parse_csv(self._parse_disjunction)
+            return self.expression(exp.JSONArray(expressions=values, **self._parse_json_clauses()))
+
+        def _parse_json_arrayagg(self) -> exp.JSONArrayAgg:
+            """The inside of JSON_ARRAYAGG(value [ORDER BY ...] [NULL | ABSENT ON NULL] [RETURNING type])."""
+            value = self._parse_order(self._parse_disjunction())
+            return self.expression(exp.JSONArrayAgg(this=value, **self._parse_json_clauses()))
+
+        def _parse_json_column_def(self) -> exp.JSONColumnDef:
+            """A column of JSON_TABLE: `name type [EXISTS] [FORMAT JSON] [PATH '...'] [... ON EMPTY] [... ON ERROR]`."""
+            if self._match_text_seq("NESTED", advance=False):
+                return super()._parse_json_column_def()
+            name = self._parse_id_var()
+            ordinality = self._match_pair(TokenType.FOR, TokenType.ORDINALITY)
+            column = exp.JSONColumnDef(
+                this=name, ordinality=ordinality, kind=self._parse_types(allow_identifiers=False)
+            )
+            column.set("exists", self._match(TokenType.EXISTS))
+            column.set("format_json", self._match_text_seq("FORMAT", "JSON"))
+            column.set("path", self._match_text_seq("PATH") and self._parse_string())
+            for event in ("EMPTY", "ERROR"):
+                column.set(event.lower(), self._parse_on_handling(event, "NULL", "ERROR", "TRUE", "FALSE", "UNKNOWN"))
+            return column
+
+        def _parse_json_clauses(self) -> dict[str, Any]:
+            nulls = self._parse_on_handling("NULL", "NULL", "ABSENT")
+            return {
+                "null_handling": nulls,
+                "return_type": self._parse_type() if self._match_text_seq("RETURNING") else None,
+            }
 
 
 def parse_postgres(text: str) -> exp.Query:

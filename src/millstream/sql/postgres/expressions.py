@@ -416,7 +416,14 @@ class Expressions:
     def json_object(self, node: exp.JSONObject) -> Value:
         """JSON_OBJECT('key' : value, ...)."""
         pairs = [(self.translate(p.this), self.translate(p.expression)) for p in node.expressions]
-        return json_functions.sql_object(pairs, absent=str(node.args.get("null_handling") or "").startswith("ABSENT"))
+        absent = json_functions.is_absent(node, default=False)
+        return json_functions.sql_object(pairs, json_functions.returning(node), absent=absent)
+
+    def json_array(self, node: exp.JSONArray) -> Value:
+        """JSON_ARRAY(value, ...)."""
+        items = [self.translate(e) for e in node.expressions]
+        absent = json_functions.is_absent(node, default=True)
+        return json_functions.sql_array(items, json_functions.returning(node), absent=absent)
 
     def scalar_subquery(self, node: exp.Subquery) -> Value:
         """(SELECT ...)."""
@@ -503,7 +510,8 @@ _RULES: dict[type[exp.Expr], tuple[Callable[..., Value], set[str]]] = {
     exp.Anonymous: (Expressions.function, {"this", "expressions"}),
     exp.Dot: (Expressions.qualified_function, _TWO),
     exp.GroupConcat: (Expressions.aggregate, {"this", "separator"}),
-    exp.JSONObjectAgg: (Expressions.aggregate, {"expressions", "null_handling", "return_type", "encoding"}),
+    exp.JSONObjectAgg: (Expressions.aggregate, {"expressions", "null_handling", "return_type"}),
+    exp.JSONArrayAgg: (Expressions.aggregate, {"this", "null_handling", "return_type"}),
     exp.Filter: (Expressions.aggregate, _TWO),
     exp.WithinGroup: (Expressions.aggregate, _TWO),
     exp.Window: (Expressions.aggregate, {"this", "partition_by", "order", "spec", "alias", "over", "first"}),
@@ -528,7 +536,8 @@ _RULES: dict[type[exp.Expr], tuple[Callable[..., Value], set[str]]] = {
     exp.JSONBContainsTopKey: (Expressions.json_key, _TWO),
     exp.JSONBContainsAnyTopKeys: (Expressions.json_key, _TWO),
     exp.JSONBContainsAllTopKeys: (Expressions.json_key, _TWO),
-    exp.JSONObject: (Expressions.json_object, {"expressions", "null_handling", "return_type", "encoding"}),
+    exp.JSONObject: (Expressions.json_object, {"expressions", "null_handling", "return_type"}),
+    exp.JSONArray: (Expressions.json_array, {"expressions", "null_handling", "return_type"}),
     exp.Subquery: (Expressions.scalar_subquery, {"this"}),
     exp.Exists: (Expressions.exists, {"this"}),
     **{kind: (Expressions.arithmetic, {*_TWO, "typed", "safe"}) for kind in _ARITHMETIC},

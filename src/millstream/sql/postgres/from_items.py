@@ -165,7 +165,7 @@ class FromClause:
             else []
         )
         if isinstance(function, exp.JSONTable):
-            name, found = "json_table", rows.json_table(function, expressions.translate(function.this))
+            name, found = "json_table", rows.json_table(function, expressions.translate)
         else:
             name = str(function.this).lower()
             found = rows.series(name, [expressions.translate(a) for a in function.expressions])

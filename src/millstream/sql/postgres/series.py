@@ -163,7 +163,7 @@ NAMES = frozenset(_SERIES)
 # JSON_TABLE
 
 
-def json_table(node: exp.JSONTable, source: Value) -> Series:
+def json_table(node: exp.JSONTable, translate: Callable[[exp.Expr], Value]) -> Series:
     """JSON_TABLE(json, '$.path[*]' COLUMNS (...)): columns by simple paths; what is missing or does not fit is NULL."""
     for clause in ("error_handling", "empty_handling", "passing"):
         if node.args.get(clause):
@@ -175,15 +175,15 @@ def json_table(node: exp.JSONTable, source: Value) -> Series:
     columns: list[Output] = []
     fields: list[str] = []
     for definition in schema.expressions:
-        column, text = _json_column(definition)
+        column, text = _json_column(definition, translate)
         columns.append(column)
         fields.append(f"'{column.name}', {text}")
-    array = json_functions.marked_elements(source, tuple(path[:-1]))
+    array = json_functions.marked_elements(translate(node.this), tuple(path[:-1]))
     body = f"TRANSFORM({array}, ({OTHER}, {PLACE}) -> NAMED_STRUCT({', '.join(fields)}))"
     return Series(body, tuple(columns), is_struct=True)
 
 
-def _json_column(node: exp.Expr) -> tuple[Output, str]:
+def _json_column(node: exp.Expr, translate: Callable[[exp.Expr], Value]) -> tuple[Output, str]:
     if not isinstance(node, exp.JSONColumnDef) or node.args.get("nested_schema"):
         raise RefusalError("NESTED PATH of JSON_TABLE")
     name = folded(node.this)
@@ -191,24 +191,43 @@ def _json_column(node: exp.Expr) -> tuple[Output, str]:
         raise RefusalError(f"the column name {name!r} in JSON_TABLE")
     if node.args.get("ordinality"):
         return Output(name, t.INTEGER), f"CAST({PLACE} + 1 AS INT)"
-    if node.args.get("format_json") or not isinstance(node.args.get("kind"), exp.DataType):
+    if not isinstance(node.args.get("kind"), exp.DataType):
         raise RefusalError("a column of JSON_TABLE of that form")
     type_ = type_named(node.args["kind"])
     given = node.args.get("path")
     steps = _steps(given) if given is not None else [name]
     if "*" in steps:
         raise RefusalError("[*] in the path of a column of JSON_TABLE")
-    found = json_functions.element_at(OTHER, tuple(steps), as_text=True)
-    if type_ == t.TEXT:
-        return Output(name, type_), found
-    if type_.is_json:
-        return Output(name, type_), json_functions.element_at(OTHER, tuple(steps), as_text=False)
-    if not (type_.is_number or type_ == t.BOOLEAN):
+    found = json_functions.element_at(OTHER, tuple(steps))
+    if not (type_.is_number or type_.is_json or type_ in {t.TEXT, t.BOOLEAN}):
         raise RefusalError(f"a column of type {type_} in JSON_TABLE", "take it as text and cast it")
-    if type_.is_integer:
-        whole = f"TRY_CAST({found} AS DECIMAL(38, 18))"
-        return Output(name, type_), f"TRY_CAST(CASE WHEN {whole} = ROUND({whole}, 0) THEN {whole} END AS {type_.spark})"
-    return Output(name, type_), f"TRY_CAST({found} AS {type_.spark})"
+    empty, error = (_otherwise(node, event, type_, translate) for event in ("empty", "error"))
+    if node.args.get("exists"):
+        return Output(name, type_), f"CAST({found} IS NOT NULL AS {type_.spark})"
+    if type_.is_json or node.args.get("format_json"):
+        if {empty, error} != {"NULL"} or not (type_.is_json or type_ == t.TEXT):
+            raise RefusalError("a column of JSON_TABLE of that form")
+        return Output(name, type_), json_functions.json_of(found)
+
+    def read(text: str) -> str:
+        if type_ == t.TEXT:
+            return text
+        if type_.is_integer:
+            whole = f"TRY_CAST({text} AS DECIMAL(38, 18))"
+            text = f"CASE WHEN {whole} = ROUND({whole}, 0) THEN {whole} END"
+        return f"TRY_CAST({text} AS {type_.spark})"
+
+    return Output(name, type_), json_functions.scalar_of(found, read, empty, error, is_text=type_ == t.TEXT)
+
+
+def _otherwise(node: exp.JSONColumnDef, event: str, type_: t.Type, translate: Callable[[exp.Expr], Value]) -> str:
+    """The value that ON EMPTY or ON ERROR asks for."""
+    given = node.args.get(event)
+    if isinstance(given, exp.Expr):
+        return coerce(translate(given), type_).sql
+    if given and not given.startswith("FALSE" if node.args.get("exists") else "NULL"):
+        raise RefusalError(f"{given} in JSON_TABLE", "give a DEFAULT")
+    return "NULL"
 
 
 def _steps(path: exp.Expr | None) -> list[str | int]:

@@ -26,6 +26,8 @@ _NODES: dict[type[exp.Expr], str] = {
     exp.GroupConcat: "string_agg",
     exp.JSONObject: "json_object",
     exp.JSONObjectAgg: "json_objectagg",
+    exp.JSONArray: "json_array",
+    exp.JSONArrayAgg: "json_arrayagg",
     exp.CurrentDate: "current_date",
     exp.CurrentTimestamp: "current_timestamp",
     exp.Localtimestamp: "localtimestamp",

@@ -12,6 +12,8 @@ import json
 import re
 from collections.abc import Callable
 
+from sqlglot import exp
+
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import as_text, convert
 from millstream.sql.postgres.constants import jsonb_text, parse_array
@@ -26,6 +28,9 @@ _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _VALUES = rf'\G((?:[^"]++|{_STRING}\s*+:)*+)"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _SCALARS = rf'\G((?:[^"\w.+-]++|{_STRING})*+)([\w.+-]++)'
 _MARKS = rf'\G((?:[^,:"]++|{_STRING})*+)([,:])'
+_OPENED, _CLOSED = (rf'\G((?:[^"{brace}]++|{_STRING})*+)\{brace}' for brace in "{}")
+_KEY = rf"\s*+{_STRING}\s*+:"
+_NEXT = rf'\G((?:[^",]++|{_STRING}|,(?!{_KEY}))*+),(?={_KEY})'
 
 
 def _root(value: Value) -> str:
@@ -188,9 +193,9 @@ def _contained(root: str, path: tuple[str | int, ...], part: object) -> list[str
     return [f"({found} = {text_literal(BARE + json.dumps(part))})"]
 
 
-def is_json(value: Value, kind: str) -> str:
-    """IS JSON [OBJECT | ARRAY | SCALAR | VALUE], never NULL but for NULL."""
-    valid = f"TRY_PARSE_JSON({value.sql}) IS NOT NULL"
+def is_json(value: Value, kind: str, *, unique: bool) -> str:
+    """IS JSON [OBJECT | ARRAY | SCALAR | VALUE] [WITH UNIQUE KEYS], never NULL but for NULL."""
+    valid = f"TRY_PARSE_JSON({value.sql if unique else _apart(value.sql)}) IS NOT NULL"
     first = f"SUBSTRING(LTRIM({value.sql}), 1, 1)"
     more = {
         "": "",
@@ -202,6 +207,15 @@ def is_json(value: Value, kind: str) -> str:
     if kind.upper() not in more:
         raise RefusalError(f"IS JSON {kind}")
     return f"(CASE WHEN {value.sql} IS NOT NULL THEN {valid}{more[kind.upper()]} END)"
+
+
+def _apart(text: str) -> str:
+    """A text that is JSON if the given one is, with each member in an object of its own.
+
+    Spark takes no object that has a key twice. The member that is added keeps `{, "a": 1}` from becoming JSON.
+    """
+    listed = _replaced(_replaced(text, _OPENED, "$1[{"), _CLOSED, "$1}]")
+    return _replaced(listed, _NEXT, f'$1, "{BARE}": 0}}, {{')
 
 
 # Functions
@@ -261,7 +275,22 @@ def printed(value: Value, space: str = "") -> str:
     return f"COALESCE({text}, 'null')"
 
 
-def _object(pairs: list[tuple[Value, Value]], type_: t.Type) -> Value:
+def is_absent(node: exp.Expr, *, default: bool) -> bool:
+    """Whether SQL's constructor leaves NULLs out."""
+    given = str(node.args.get("null_handling") or "")
+    return given.startswith("ABSENT") if given else default
+
+
+def returning(node: exp.Expr) -> t.Type:
+    """The type that SQL's constructor is to return."""
+    kind = node.args.get("return_type")
+    name = kind.sql(dialect="postgres").lower() if kind else "json"
+    if name not in {"json", "jsonb"}:
+        raise RefusalError(f"RETURNING {name}", "return json or jsonb, and cast it")
+    return t.JSONB if name == "jsonb" else t.JSON
+
+
+def _object(pairs: list[tuple[Value, Value]], type_: t.Type, *, absent: bool = False) -> Value:
     keys = [k.constant for k, _ in pairs]
     if not all(isinstance(k, str) for k in keys):
         raise RefusalError("a JSON object with a key that is not a constant text")
@@ -271,11 +300,15 @@ def _object(pairs: list[tuple[Value, Value]], type_: t.Type) -> Value:
         ordered = sorted(last.items(), key=lambda kv: (len(kv[0].encode()), kv[0].encode()))
     else:
         ordered = [(str(k), v) for k, (_, v) in zip(keys, pairs, strict=True)]
-    pieces: list[str] = []
-    for i, (key, value) in enumerate(ordered):
-        name = json.dumps(key, ensure_ascii=False)
-        pieces += [text_literal(("{" if i == 0 else ", ") + name + colon), printed(value, space)]
-    return Value(f"CONCAT({', '.join([*pieces, chr(39) + '}' + chr(39)])})" if pieces else "'{}'", type_)
+    named = [(text_literal(json.dumps(key, ensure_ascii=False) + colon), value) for key, value in ordered]
+    members = _joined([(value, f"CONCAT({name}, {printed(value, space)})") for name, value in named], absent=absent)
+    return Value(f"CONCAT('{{', {members}, '}}')", type_)
+
+
+def _joined(members: list[tuple[Value, str]], *, absent: bool) -> str:
+    """The members of an object or array with commas between, those that are NULL left out if so asked."""
+    texts = [f"CASE WHEN {value.sql} IS NOT NULL THEN {text} END" if absent else text for value, text in members]
+    return f"CONCAT_WS(', ', {', '.join(texts)})" if texts else "''"
 
 
 def _pairs(args: list[Value]) -> list[tuple[Value, Value]]:
@@ -285,22 +318,18 @@ def _pairs(args: list[Value]) -> list[tuple[Value, Value]]:
 
 
 def _array(args: list[Value], type_: t.Type) -> Value:
-    space = " " if type_ == t.JSONB else ""
-    items = ", ', ', ".join(printed(a, space) for a in args)
-    return Value(f"CONCAT('[', {items}, ']')" if args else "'[]'", type_)
+    return sql_array(args, type_, absent=False)
 
 
-def sql_object(pairs: list[tuple[Value, Value]], *, absent: bool) -> Value:
+def sql_object(pairs: list[tuple[Value, Value]], type_: t.Type, *, absent: bool) -> Value:
     """JSON_OBJECT(key : value, ...)."""
-    if absent:
-        raise RefusalError("JSON_OBJECT with ABSENT ON NULL")
-    return _object(pairs, t.JSON)
+    return _object(pairs, type_, absent=absent)
 
 
-def _sql_array(args: list[Value]) -> Value:
-    """JSON_ARRAY(...) leaves NULLs out."""
-    items = ", ".join(f"CASE WHEN {a.sql} IS NOT NULL THEN {printed(a)} END" for a in args)
-    return Value(f"CONCAT('[', CONCAT_WS(', ', {items}), ']')" if args else "'[]'", t.JSON)
+def sql_array(args: list[Value], type_: t.Type, *, absent: bool) -> Value:
+    """JSON_ARRAY(value, ...)."""
+    space = " " if type_ == t.JSONB else ""
+    return Value(f"CONCAT('[', {_joined([(a, printed(a, space)) for a in args], absent=absent)}, ']')", type_)
 
 
 def _to_json(type_: t.Type) -> Callable[[list[Value]], Value]:
@@ -318,7 +347,6 @@ BUILDERS: dict[str, Callable[[list[Value]], Value]] = {
     "jsonb_build_object": lambda args: _object(_pairs(args), t.JSONB),
     "json_build_array": lambda args: _array(args, t.JSON),
     "jsonb_build_array": lambda args: _array(args, t.JSONB),
-    "json_array": _sql_array,
     "to_json": _to_json(t.JSON),
     "to_jsonb": _to_json(t.JSONB),
     "json": lambda args: Value(_root(args[0]), t.JSON),
@@ -353,10 +381,36 @@ def keys(value: Value) -> str:
     return f"JSON_OBJECT_KEYS({value.sql if value.type.is_json else _root(value)})"
 
 
-def element_at(item: str, steps_: tuple[str | int, ...], *, as_text: bool) -> str:
-    """A place inside of an element that still has its marks."""
-    found = f"GET_JSON_OBJECT({item}, {text_literal(_path(steps_))})"
-    return _bound(found, _as_text(ITEM) if as_text else _as_json(ITEM))
+def element_at(item: str, steps_: tuple[str | int, ...]) -> str:
+    """What is at a place inside of an element that still has its marks, with its marks."""
+    return f"GET_JSON_OBJECT({item}, {text_literal(_path(steps_))})" if steps_ else item
+
+
+def json_of(found: str) -> str:
+    """What was found, as json."""
+    return _bound(found, _as_json(ITEM))
+
+
+def scalar_of(
+    found: str, read: Callable[[str], str], empty: str = "NULL", error: str = "NULL", *, is_text: bool
+) -> str:
+    """What `read` makes of the text of a scalar that was found, as JSON_VALUE does.
+
+    Args:
+        empty: the value if nothing was found.
+        error: the value if an object or array was found, or if `read` gives NULL.
+        is_text: whether the text itself is wanted: PostgreSQL's of a boolean is t or f.
+    """
+    r, text = ITEM, f"SUBSTRING({ITEM}, 2)"
+    bare = f"CASE {text} WHEN 'true' THEN 't' WHEN 'false' THEN 'f' ELSE {text} END" if is_text else text
+    scalar = f"CASE WHEN {_is_marked(r, BARE)} THEN {bare} WHEN {_is_marked(r, STRING)} THEN {text} END"
+    cases = f"WHEN {r} = {text_literal(BARE + 'null')} THEN NULL"
+    if empty != "NULL":
+        cases = f"WHEN {r} IS NULL THEN {empty} {cases}"
+    elif error != "NULL":
+        cases = f"WHEN {r} IS NULL THEN NULL {cases}"
+    value = read(scalar)
+    return _bound(found, f"CASE {cases} ELSE {value if error == 'NULL' else f'COALESCE({value}, {error})'} END")
 
 
 def marked_elements(value: Value, path: tuple[str | int, ...]) -> str:

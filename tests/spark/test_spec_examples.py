@@ -25,7 +25,8 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "all"])
+@pytest.mark.long
+@pytest.mark.parametrize("everything", [False, True], ids=["some", "all"])
 def test_examples_are_followed_or_refused(everything: bool, spark: SparkSession, tmp_path: Path) -> None:
     with open_lake(tmp_path / "lake") as lake, psycopg.connect(new_schema_url(), autocommit=True) as postgres:
         world = World(lake, postgres, examples(everything=everything))

@@ -1,7 +1,7 @@
 """All 22 queries of TPC-H as stream tables that may not be recomputed, through cycles of changes to its tables.
 
-DuckDB judges each cycle, the product's own `verify` the last one; the long run has it judge all of them, and changes
-all tables every time.
+DuckDB judges every third cycle, the product's own `verify` the last one; the long run has both judge all of them, and
+changes all tables every time.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def follow(lake: Lake, others: list[tuple[str, ...]], verified: set[int]) -> Non
     moved = dict.fromkeys(QUERIES, 0)
     for number, around in enumerate(others, start=1):
         changes.apply(around)
-        oracle.copy((*ORDERS, *around))
+        oracle.copy(TABLES if number % 3 == 1 or number in verified else ())
         for name, text in QUERIES.items():
             result = lake.ms.refresh_stream_table(name)
             moved[name] += result.rows_inserted + result.rows_updated + result.rows_deleted
             expected = Action.DIFFERENTIAL if reads(text) & {*ORDERS, *around} else Action.NO_DATA
             if result.action != expected:
                 wrong.append(f"cycle {number}: {name}: {result.action} ({result.reason})")
-            if found := oracle.difference(name, text):
+            if (number % 3 == 1 or number in verified) and (found := oracle.difference(name, text)):
                 wrong.append(f"cycle {number}: {found}")
             if number in verified and not (verdict := lake.ms.verify(name)).ok:
                 wrong.append(f"cycle {number}: {name}: {verdict}")

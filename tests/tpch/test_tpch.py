@@ -28,7 +28,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 SCALE = 0.01
 CYCLES = 10
 FRACTION = 0.02
-MOST_STILL = 7
+# results that so little data and so few changes leave as they are
+STILL = {"q08", "q17", "q19", "q21"}
 QUERIES = {f"q{number:02d}": query(number, SCALE) for number in NUMBERS}
 
 
@@ -74,8 +75,7 @@ def follow(lake: Lake, others: list[tuple[str, ...]], verified: set[int]) -> Non
             if number in verified and not (verdict := lake.ms.verify(name)).ok:
                 wrong.append(f"cycle {number}: {name}: {verdict}")
     assert not wrong, "\n".join(wrong)
-    still = [name for name, rows in moved.items() if not rows]  # a Top-N of so little data may well stay as it is
-    assert len(still) <= MOST_STILL, f"so many never changed that little is shown: {still}"
+    assert {name for name, rows in moved.items() if not rows} <= STILL, "others never changed: nothing is shown of them"
 
 
 def reads(text: str) -> set[str]:

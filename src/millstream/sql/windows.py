@@ -14,7 +14,6 @@ from millstream.ops import Column, Item, Project, Relation, Window
 from millstream.ops.expressions import add_columns, col
 from millstream.sql.aggregates.aggregation import name_of
 from millstream.sql.context import Context
-from millstream.sql.parse import place_of
 from millstream.sql.typing import avg_type, sum_type, typed
 from millstream.sql.unsupported import invalid, unsupported
 from millstream.sql.window_calls import function_of, map_parts, order_of, scalar_parts
@@ -181,8 +180,8 @@ def _name(function: exp.Expr) -> str:
 
 
 def _written(function: exp.Expr, context: Context) -> str:
-    place = place_of(function)
-    return context.sql[place["start"] : place["end"] + 1].upper() if place else _name(function)
+    place = function.meta  # its own: that of an argument would name the argument
+    return context.sql[place["start"] : place["end"] + 1].upper() if "start" in place else _name(function)
 
 
 def _known_type(window: exp.Window, types: dict[str, str]) -> str | None:

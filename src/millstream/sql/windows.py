@@ -176,6 +176,8 @@ def _end(end: exp.Expr | str | None) -> str:
 
 
 def _name(function: exp.Expr) -> str:
+    if isinstance(function, exp.AggFunc):
+        return name_of(function)
     return function.sql_name() if isinstance(function, exp.Func) else function.key
 
 

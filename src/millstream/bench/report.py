@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from millstream.bench.page import Summary, write
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 Samples = Sequence[Mapping[str, Any]]
-TableOf = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
-
-
-@dataclass
-class Summary:
-    """What is printed and written: tables, and a line per target."""
-
-    tables: list[TableOf] = field(default_factory=list)
-    verdicts: list[str] = field(default_factory=list)
 
 
 def write_report(result: Mapping[str, Any], out: Path, *, quick: bool) -> Summary:
     """Write raw data, plot and page to `out`; a quick run's go beside a full one's, under another name."""
-    out.mkdir(parents=True, exist_ok=True)
-    stem = "quick" if quick else "refresh"
-    (out / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
     summary = summarise(result)
-    plotted = plot(result["samples"], out / f"{stem}.png")
-    (out / f"{stem}.md").write_text(_page(result, summary, f"{stem}.png" if plotted else None, f"{stem}.json"))
+    notes = [f"A trivial Spark job took {result['trivial_job_ms']:.0f} ms."]
+    page = out / ("quick.md" if quick else "refresh.md")
+    write(result, summary, page, "Refresh benchmark", notes, lambda pyplot: _figure(pyplot, result["samples"]))
     return summary
 
 
@@ -122,35 +114,8 @@ def _verdict(what: str, value: float, target: float, unit: str, *, above: bool =
     return f"{'reached' if reached else 'MISSED '}  {what}: {value:.2f} {unit} ({sign} {target:g})"
 
 
-def _page(result: Mapping[str, Any], summary: Summary, plot_name: str | None, raw: str) -> str:
-    machine = result["machine"]
-    parts = [
-        "# Refresh benchmark",
-        "",
-        f"Measured on {result['date']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']},",
-        f"in one process, interleaved; medians. Raw data: [{raw}]({raw}).",
-        f"A trivial Spark job took {result['trivial_job_ms']:.0f} ms.",
-        "",
-        *(f"- {line}" for line in summary.verdicts),
-        "",
-    ]
-    if plot_name:
-        parts += [f"![FULL against DIFFERENTIAL]({plot_name})", ""]
-    for title, columns, rows in summary.tables:
-        parts += [f"## {title}", "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-        parts += ["| " + " | ".join(row) + " |" for row in rows] + [""]
-    return "\n".join(parts)
-
-
-def plot(samples: Samples, path: Path) -> bool:
-    """Time against changed rows, a panel per query; False where matplotlib is not installed."""
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def _figure(pyplot: ModuleType, samples: Samples) -> Any:
+    """Time against changed rows, a panel per query."""
     queries = list(dict.fromkeys(s["query"] for s in samples))
     sizes = sorted({s["rows"] for s in samples})
     figure, axes = pyplot.subplots(1, len(queries), figsize=(3.2 * len(queries), 3.4), sharey=True, squeeze=False)
@@ -164,7 +129,4 @@ def plot(samples: Samples, path: Path) -> bool:
         axis.grid(visible=True, alpha=0.3)
     axes[0][0].set_ylabel("ms")
     axes[0][-1].legend(fontsize=6)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
-    return True
+    return figure

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from millstream.bench.page import show
 from millstream.bench.report import write_report
 from millstream.bench.workload import GROUPS, QUERIES, Workload
 
@@ -70,12 +71,7 @@ def run(
             "no_data_ms": bench.no_data_ms,
             "samples": [asdict(s) for s in bench.samples],
         }
-    summary = write_report(result, out or DEFAULT_OUT, quick=quick)
-    for title, columns, rows_ in summary.tables:
-        output.table(title, columns, rows_)
-    for line in summary.verdicts:
-        output.line(line)
-    output.document(result)
+    show(output, result, write_report(result, out or DEFAULT_OUT, quick=quick))
 
 
 class _Bench:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from millstream.bench.report import Summary
+from millstream.bench.page import Summary, write
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 Samples = Sequence[Mapping[str, Any]]
 
 LEAST_FASTER = 16
 MOST_SLOWER = 2.0
 _PHASES = ("read", "plan", "compute", "commit")
+_NOTES = (
+    "The last columns divide DIFFERENTIAL's milliseconds: finding what to read; parsing and analysing the steps;",
+    "optimising and running them; committing; the rest (catalog, logs, choice).",
+)
 
 
 def write_report(result: Mapping[str, Any], out: Path, *, quick: bool) -> Summary:
     """Write raw data, plot and page to `out`; a quick run's go beside a full one's, under another name."""
-    out.mkdir(parents=True, exist_ok=True)
-    stem = "tpch-quick" if quick else "tpch"
-    (out / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
     summary = summarise(result)
-    plotted = plot(result["samples"], out / f"{stem}.png")
-    (out / f"{stem}.md").write_text(_page(result, summary, f"{stem}.png" if plotted else None, f"{stem}.json"))
+    page = out / ("tpch-quick.md" if quick else "tpch.md")
+    write(result, summary, page, "TPC-H benchmark", _NOTES, lambda pyplot: _figure(pyplot, result["samples"]))
     return summary
 
 
@@ -91,36 +94,8 @@ def _sum(samples: Samples, mode: str) -> float:
     return sum(typical(samples, q, mode) for q in _queries(samples))
 
 
-def _page(result: Mapping[str, Any], summary: Summary, plot_name: str | None, raw: str) -> str:
-    machine = result["machine"]
-    parts = [
-        "# TPC-H benchmark",
-        "",
-        f"Measured on {result['date']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']},",
-        f"in one process, interleaved; medians. Raw data: [{raw}]({raw}).",
-        "The last columns divide DIFFERENTIAL's milliseconds: finding what to read; parsing and analysing the steps;",
-        "optimising and running them; committing; the rest (catalog, logs, choice).",
-        "",
-        *(f"- {line.strip()}" for line in summary.verdicts),
-        "",
-    ]
-    if plot_name:
-        parts += [f"![FULL against DIFFERENTIAL]({plot_name})", ""]
-    for title, columns, rows in summary.tables:
-        parts += [f"## {title}", "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-        parts += ["| " + " | ".join(row) + " |" for row in rows] + [""]
-    return "\n".join(parts)
-
-
-def plot(samples: Samples, path: Path) -> bool:
-    """Two bars per query; False where matplotlib is not installed."""
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def _figure(pyplot: ModuleType, samples: Samples) -> Any:
+    """Two bars per query."""
     queries = _queries(samples)
     figure, axis = pyplot.subplots(figsize=(9, 3.4))
     for shift, mode in ((-0.2, "FULL"), (0.2, "DIFFERENTIAL")):
@@ -130,7 +105,4 @@ def plot(samples: Samples, path: Path) -> bool:
     axis.set_ylabel("ms")
     axis.grid(visible=True, axis="y", alpha=0.3)
     axis.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
-    return True
+    return figure

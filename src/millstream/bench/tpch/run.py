@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millstream.bench.page import show
 from millstream.bench.run import DEFAULT_OUT, machine
 from millstream.bench.tpch.changes import Changes
 from millstream.bench.tpch.data import generate, load
@@ -72,12 +73,7 @@ def run_tpch(
         "fraction": FRACTION,
         "samples": [asdict(s) for s in samples],
     }
-    summary = write_report(result, out or DEFAULT_OUT, quick=quick)
-    for title, columns, rows in summary.tables:
-        output.table(title, columns, rows)
-    for line in summary.verdicts:
-        output.line(line)
-    output.document(result)
+    show(output, result, write_report(result, out or DEFAULT_OUT, quick=quick))
 
 
 def _measured(ms: Millstream, scale: float, cycles: int, tell: Callable[[str], None]) -> list[Sample]:

@@ -76,6 +76,18 @@ class Code(StrEnum):
     COMMIT_CONFLICT = ("COMMIT_CONFLICT", "Another writer changed the stream table's storage at the same time.")
     FRONTIER_LOST = ("FRONTIER_LOST", "A source no longer has the version the stream table was computed from.")
 
+    # PostgreSQL
+    ADDRESS_INVALID = ("ADDRESS_INVALID", "The address of a database cannot be understood or is not set.")
+    SECRET_IN_ADDRESS = ("SECRET_IN_ADDRESS", "The address of a database holds a password.")
+    DATABASE_UNREACHABLE = ("DATABASE_UNREACHABLE", "A database cannot be reached, or the connection was lost.")
+    DATABASE_UNFIT = ("DATABASE_UNFIT", "The server is a standby or too old, or lacks what capture needs.")
+    DATABASE_REPLACED = ("DATABASE_REPLACED", "Another database answers under the address: restored or failed over.")
+    NOT_ATTACHED = ("NOT_ATTACHED", "There is no attached database of that name.")
+    NAME_AMBIGUOUS = ("NAME_AMBIGUOUS", "A name stands for several tables of a database.")
+    PRIVILEGE_MISSING = ("PRIVILEGE_MISSING", "The database's role may not do what capture or serving needs.")
+    CAPTURE_LOST = ("CAPTURE_LOST", "The captured changes of a database have a gap, so it must be read anew.")
+    SERVE_FAILED = ("SERVE_FAILED", "The result could not be written into the served table.")
+
 
 @dataclass(frozen=True, slots=True)
 class Position:

@@ -23,6 +23,7 @@ from catalog_builders import definition, new_table, no_data, outcome, reads, ref
 from millstream.catalog import Catalog, LakeObject, ObjectKind, StreamTable
 from millstream.catalog.database import Database
 from millstream.catalog.facade import utc_now
+from millstream.catalog.migrations import MIGRATIONS
 from millstream.catalog.schema import metadata
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
@@ -82,7 +83,7 @@ def migrate_at_once(location: str) -> None:
         run_together([lambda p=place: Catalog.open(p).close()] * 8)
         found = dump(place)
         assert len(found["ms_lake"]) == 1
-        assert len(found["ms_migrations"]) == 1
+        assert len(found["ms_migrations"]) == len(MIGRATIONS)
 
 
 def create_at_once(location: str) -> None:

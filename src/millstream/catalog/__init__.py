@@ -3,6 +3,7 @@
 `Catalog` is all that other packages need; only this package imports SQLAlchemy.
 """
 
+from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode, OpenTick, Position, Serving
 from millstream.catalog.facade import Catalog
 from millstream.catalog.models import (
     Definition,
@@ -23,6 +24,9 @@ from millstream.catalog.models import (
 )
 
 __all__ = [
+    "AttachedDatabase",
+    "Capture",
+    "CaptureMode",
     "Catalog",
     "Definition",
     "Dependency",
@@ -32,9 +36,12 @@ __all__ = [
     "NewStreamTable",
     "NoData",
     "ObjectKind",
+    "OpenTick",
+    "Position",
     "Refresh",
     "RefreshOutcome",
     "RefreshStart",
+    "Serving",
     "SourceKind",
     "Stage",
     "StreamTable",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from millstream.catalog.advisory import AdvisoryLocks
+from millstream.catalog.attached import AttachedDatabase, Capture, Serving
 from millstream.catalog.database import Database
 from millstream.catalog.migrator import migrate
 from millstream.catalog.models import (
@@ -25,7 +26,7 @@ from millstream.catalog.models import (
 )
 from millstream.catalog.reader import CatalogReader, find_by_id, find_named
 from millstream.catalog.schema import stream_tables
-from millstream.catalog.stores import dependencies, history, lake, tables
+from millstream.catalog.stores import databases, dependencies, history, lake, tables
 from millstream.errors import Code, MillstreamError
 from millstream.results import InitiatedBy, RefreshMode, Status
 
@@ -312,6 +313,39 @@ class Catalog(CatalogReader):
         with self._database.write() as connection:
             lake.bump_generation(connection)
             return lake.drop(connection, kind, name)
+
+    # Attached databases
+
+    def put_database(self, item: AttachedDatabase, *, captures: Sequence[Capture] = ()) -> None:
+        """Record a database and some of its captured tables as they are now, in one transaction."""
+        with self._database.write() as connection:
+            now = self._clock()
+            databases.put(connection, item, now)
+            for capture in captures:
+                databases.put_capture(connection, capture, now)
+
+    def drop_database(self, name: str) -> None:
+        """Forget a database of which nothing is captured and into which nothing is served."""
+        with self._database.write() as connection:
+            lake.bump_generation(connection)
+            databases.drop(connection, name)
+
+    def drop_capture(self, capture_id: str) -> None:
+        """Forget a captured table."""
+        with self._database.write() as connection:
+            databases.drop_capture(connection, capture_id)
+
+    def put_serving(self, item: Serving) -> None:
+        """Record where a stream table is served."""
+        with self._database.write() as connection:
+            lake.bump_generation(connection)
+            databases.put_serving(connection, item, self._clock())
+
+    def drop_serving(self, table_id: str) -> None:
+        """Record that a stream table is no longer served."""
+        with self._database.write() as connection:
+            lake.bump_generation(connection)
+            databases.drop_serving(connection, table_id)
 
 
 def _found(table: StreamTable | None) -> StreamTable:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from millstream.catalog.attached import AttachedDatabase, Capture, Serving
 from millstream.catalog.models import (
     Definition,
     Dependency,
@@ -28,6 +29,7 @@ from millstream.catalog.schema import (
     stages,
     stream_tables,
 )
+from millstream.catalog.stores import databases
 from millstream.catalog.stores.lake import namespace
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
@@ -213,6 +215,25 @@ class CatalogReader:
             chosen = chosen.where(c.kind == kind)
         with self._database.read() as connection:
             return tuple(_lake_object(row) for row in connection.execute(chosen))
+
+    def databases(self) -> tuple[AttachedDatabase, ...]:
+        """The attached databases, by name."""
+        with self._database.read() as connection:
+            return databases.read(connection)
+
+    def find_database(self, name: str) -> AttachedDatabase | None:
+        """The attached database of that name."""
+        return next((d for d in self.databases() if d.name == name.lower()), None)
+
+    def captures(self, database: str | None = None) -> tuple[Capture, ...]:
+        """The captured tables of a database, or of all."""
+        with self._database.read() as connection:
+            return databases.read_captures(connection, database)
+
+    def servings(self, database: str | None = None) -> tuple[Serving, ...]:
+        """What is served into a database, or into all."""
+        with self._database.read() as connection:
+            return databases.read_servings(connection, database)
 
 
 def find_named(connection: Connection, name: TableName) -> StreamTable | None:

@@ -170,3 +170,55 @@ lake_objects = sa.Table(
     sa.Column("created_at", UtcTimestamp, nullable=False),
     sa.Column("updated_at", UtcTimestamp, nullable=False),
 )
+
+databases = sa.Table(
+    "ms_databases",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("address", sa.Text, nullable=False),
+    sa.Column("cdc", sa.Text, nullable=False),
+    sa.Column("mode", sa.Text, nullable=False),
+    sa.Column("system_identifier", sa.Text, nullable=False),  # unsigned, so too large for BIGINT
+    sa.Column("timeline", sa.Integer, nullable=False),
+    sa.Column("database_name", sa.Text, nullable=False),
+    sa.Column("position", _JSON),
+    sa.Column("reached_at", UtcTimestamp),
+    sa.Column("last_tick", _BIG, nullable=False),
+    sa.Column("open_tick", _JSON),
+    sa.Column("details", _JSON, nullable=False),
+    sa.Column("created_at", UtcTimestamp, nullable=False),
+    sa.Column("updated_at", UtcTimestamp, nullable=False),
+)
+
+captures = sa.Table(
+    "ms_captures",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("database", sa.Text, sa.ForeignKey("ms_databases.name"), nullable=False),
+    sa.Column("schema_name", sa.Text, nullable=False),
+    sa.Column("table_name", sa.Text, nullable=False),
+    sa.Column("oid", _BIG, nullable=False),
+    sa.Column("columns", _JSON, nullable=False),
+    sa.Column("key", _JSON, nullable=False),
+    sa.Column("shape", sa.Text, nullable=False),
+    sa.Column("filenodes", sa.Text, nullable=False),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("version", _BIG),
+    sa.Column("details", _JSON, nullable=False),
+    sa.Column("created_at", UtcTimestamp, nullable=False),
+    sa.Column("updated_at", UtcTimestamp, nullable=False),
+    sa.UniqueConstraint("database", "schema_name", "table_name", name="ms_captures_table"),
+)
+
+servings = sa.Table(
+    "ms_servings",
+    metadata,
+    _table_id(primary_key=True),
+    sa.Column("database", sa.Text, sa.ForeignKey("ms_databases.name"), nullable=False),
+    sa.Column("schema_name", sa.Text, nullable=False),
+    sa.Column("table_name", sa.Text, nullable=False),
+    sa.Column("details", _JSON, nullable=False),
+    sa.Column("created_at", UtcTimestamp, nullable=False),
+    sa.Column("updated_at", UtcTimestamp, nullable=False),
+    sa.UniqueConstraint("database", "schema_name", "table_name", name="ms_servings_table"),
+)

@@ -3,6 +3,6 @@
 A step is a module `vNNNN_what` with `upgrade(connection)`. A released step is never changed.
 """
 
-from millstream.catalog.migrations import v0001_initial
+from millstream.catalog.migrations import v0001_initial, v0002_postgres
 
-MIGRATIONS = (v0001_initial,)
+MIGRATIONS = (v0001_initial, v0002_postgres)

@@ -1,0 +1,101 @@
+"""The catalog's records of attached PostgreSQL databases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class CaptureMode(StrEnum):
+    """How the changes of a database are captured, all its tables alike."""
+
+    TRIGGER = "TRIGGER"
+    TRANSITIONING = "TRANSITIONING"
+    WAL = "WAL"
+
+
+Position = Mapping[str, Any]
+"""How far a database was read: `{"snapshot": pg_snapshot}` by triggers, `{"lsn": ..., "snapshot": ...}` by its WAL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTick:
+    """A tick that was begun: the position it brings the mirrors to, so that a crash can be repaired."""
+
+    id: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedDatabase:
+    """A PostgreSQL database, and how far its captured tables were landed: one position for all of them.
+
+    Args:
+        address: a reference without secrets.
+        cdc: what the user wants: `auto`, `trigger` or `wal`; `mode` is what is.
+        system, timeline, database: its identity when it was read last.
+        position: None before the first table is captured.
+        last_tick: the highest number a tick has had; each is one transaction number in the mirrors.
+    """
+
+    name: str
+    address: str
+    cdc: str
+    mode: CaptureMode = CaptureMode.TRIGGER
+    system: int
+    timeline: int
+    database: str
+    position: Position | None = None
+    reached_at: datetime | None = None
+    last_tick: int = 0
+    open_tick: OpenTick | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """A captured table: which columns of it, as what it was known, and where its mirror lies.
+
+    Args:
+        id: the application id of the mirror's transactions.
+        columns: name, PostgreSQL type and Spark type of each captured column.
+        shape, filenodes: the fingerprints of `Relation` when it was looked at last.
+        version: the mirror's version at the database's position; None before it is loaded.
+    """
+
+    id: str
+    database: str
+    schema: str
+    table: str
+    oid: int
+    columns: tuple[tuple[str, str, str], ...]
+    key: tuple[str, ...]
+    shape: str
+    filenodes: str
+    path: str
+    version: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name in queries."""
+        return f"{self.database}.{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """A stream table's result as a real table of an attached database."""
+
+    table_id: str
+    database: str
+    schema: str
+    table: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name in queries."""
+        return f"{self.database}.{self.schema}.{self.table}"

@@ -1,0 +1,155 @@
+"""Attached databases, what is captured of them and what is served into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode, OpenTick, Serving
+from millstream.catalog.schema import captures, databases, servings
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Row
+
+
+def put(connection: Connection, item: AttachedDatabase, now: datetime) -> None:
+    """Insert a database, or replace all that is known of it."""
+    tick = item.open_tick
+    values = {
+        "address": item.address,
+        "cdc": item.cdc,
+        "mode": item.mode,
+        "system_identifier": str(item.system),
+        "timeline": item.timeline,
+        "database_name": item.database,
+        "position": dict(item.position) if item.position is not None else None,
+        "reached_at": item.reached_at,
+        "last_tick": item.last_tick,
+        "open_tick": {"id": tick.id, "position": dict(tick.position)} if tick is not None else None,
+        "details": dict(item.details),
+        "updated_at": now,
+    }
+    _upsert(connection, databases, {"name": item.name}, values, now)
+
+
+def put_capture(connection: Connection, item: Capture, now: datetime) -> None:
+    """Insert a captured table, or replace all that is known of it."""
+    values = {
+        "database": item.database,
+        "schema_name": item.schema,
+        "table_name": item.table,
+        "oid": item.oid,
+        "columns": [list(c) for c in item.columns],
+        "key": list(item.key),
+        "shape": item.shape,
+        "filenodes": item.filenodes,
+        "path": item.path,
+        "version": item.version,
+        "details": dict(item.details),
+        "updated_at": now,
+    }
+    _upsert(connection, captures, {"id": item.id}, values, now)
+
+
+def put_serving(connection: Connection, item: Serving, now: datetime) -> None:
+    """Insert what is served, or replace all that is known of it."""
+    values = {
+        "database": item.database,
+        "schema_name": item.schema,
+        "table_name": item.table,
+        "details": dict(item.details),
+        "updated_at": now,
+    }
+    _upsert(connection, servings, {"stream_table_id": item.table_id}, values, now)
+
+
+def _upsert(
+    connection: Connection, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any], now: datetime
+) -> None:
+    matches = sa.and_(*(table.c[name] == value for name, value in key.items()))
+    if connection.execute(sa.update(table).where(matches).values(values)).rowcount == 0:
+        connection.execute(sa.insert(table).values({**key, **values, "created_at": now}))
+
+
+def drop(connection: Connection, name: str) -> None:
+    """Forget a database; its captures and servings are gone already."""
+    connection.execute(sa.delete(databases).where(databases.c.name == name))
+
+
+def drop_capture(connection: Connection, capture_id: str) -> None:
+    """Forget a captured table."""
+    connection.execute(sa.delete(captures).where(captures.c.id == capture_id))
+
+
+def drop_serving(connection: Connection, table_id: str) -> None:
+    """Forget that a stream table is served."""
+    connection.execute(sa.delete(servings).where(servings.c.stream_table_id == table_id))
+
+
+def read(connection: Connection) -> tuple[AttachedDatabase, ...]:
+    """All databases, by name."""
+    return tuple(_database(row) for row in connection.execute(sa.select(databases).order_by(databases.c.name)))
+
+
+def read_captures(connection: Connection, database: str | None = None) -> tuple[Capture, ...]:
+    """The captured tables of a database, or of all."""
+    query = sa.select(captures).order_by(captures.c.database, captures.c.schema_name, captures.c.table_name)
+    if database is not None:
+        query = query.where(captures.c.database == database)
+    return tuple(_capture(row) for row in connection.execute(query))
+
+
+def read_servings(connection: Connection, database: str | None = None) -> tuple[Serving, ...]:
+    """What is served into a database, or into all."""
+    query = sa.select(servings).order_by(servings.c.database, servings.c.schema_name, servings.c.table_name)
+    if database is not None:
+        query = query.where(servings.c.database == database)
+    return tuple(_serving(row) for row in connection.execute(query))
+
+
+def _database(row: Row[Any]) -> AttachedDatabase:
+    tick = row.open_tick
+    return AttachedDatabase(
+        name=row.name,
+        address=row.address,
+        cdc=row.cdc,
+        mode=CaptureMode(row.mode),
+        system=int(row.system_identifier),
+        timeline=row.timeline,
+        database=row.database_name,
+        position=row.position,
+        reached_at=row.reached_at,
+        last_tick=row.last_tick,
+        open_tick=OpenTick(id=tick["id"], position=tick["position"]) if tick is not None else None,
+        details=row.details,
+    )
+
+
+def _capture(row: Row[Any]) -> Capture:
+    return Capture(
+        id=row.id,
+        database=row.database,
+        schema=row.schema_name,
+        table=row.table_name,
+        oid=row.oid,
+        columns=tuple((name, pg, spark) for name, pg, spark in row.columns),
+        key=tuple(row.key),
+        shape=row.shape,
+        filenodes=row.filenodes,
+        path=row.path,
+        version=row.version,
+        details=row.details,
+    )
+
+
+def _serving(row: Row[Any]) -> Serving:
+    return Serving(
+        table_id=row.stream_table_id,
+        database=row.database,
+        schema=row.schema_name,
+        table=row.table_name,
+        details=row.details,
+    )

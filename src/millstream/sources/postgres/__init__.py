@@ -1,0 +1,1 @@
+"""PostgreSQL tables as sources: reached, captured without loss, and landed as Delta tables."""

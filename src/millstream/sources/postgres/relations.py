@@ -1,0 +1,232 @@
+"""What the server's catalog says of a table: its columns, its key, its partitions, and a fingerprint of all that."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from millstream.errors import Code, MillstreamError
+from millstream.sources.postgres.connection import Connection
+
+
+class RelationKind(StrEnum):
+    """What a name of a query may stand for."""
+
+    TABLE = "r"
+    PARTITIONED = "p"
+    FOREIGN = "f"
+    MATERIALIZED_VIEW = "m"
+    VIEW = "v"
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether its changes can be captured; of the others only the contents can be read."""
+        return self in (RelationKind.TABLE, RelationKind.PARTITIONED)
+
+
+@dataclass(frozen=True, slots=True)
+class PgColumn:
+    """A column: `type` as PostgreSQL prints it with its modifiers, `type_kind` and `element` to tell enums and arrays.
+
+    Args:
+        base: the type behind a domain, or the type itself, printed with its modifiers.
+        base_oid: its oid; of an enum or composite type no fixed one.
+        type_kind: `b`ase, `e`num, `c`omposite, `r`ange, `m`ultirange, `d`omain.
+        element: the type of an array's elements, printed; None for what is no array.
+        generated: `s`tored, `v`irtual, or empty.
+        labels: an enum's labels in their order.
+    """
+
+    number: int
+    name: str
+    type: str
+    base: str
+    base_oid: int
+    type_kind: str
+    element: str | None
+    element_kind: str | None
+    not_null: bool
+    generated: str
+    collation: str | None
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A table that holds rows itself: a plain table, or one partition."""
+
+    oid: int
+    schema: str
+    name: str
+    filenode: int
+    is_logged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as it is now."""
+
+    oid: int
+    schema: str
+    name: str
+    kind: RelationKind
+    owner: str
+    columns: tuple[PgColumn, ...]
+    key: tuple[str, ...]
+    """The columns of the primary key, or of the replica identity's index; empty if there is none."""
+    replica_identity: str
+    leaves: tuple[Leaf, ...]
+    has_row_security: bool
+    view_text: str | None = field(default=None, compare=False)
+
+    @property
+    def qualified(self) -> str:
+        """Its name for messages."""
+        return f"{self.schema}.{self.name}"
+
+    def column(self, name: str) -> PgColumn:
+        """The column of that name."""
+        return next(c for c in self.columns if c.name == name)
+
+    def shape(self, columns: tuple[str, ...]) -> str:
+        """A fingerprint of what a reader of some columns depends on: another one means another table, or other values.
+
+        `filenodes` is another: it moves with rewrites that leave the columns alone, and with harmless ones.
+        """
+        used = [c for c in self.columns if c.name in columns]
+        said = repr((self.oid, self.kind.value, used, self.has_row_security, sorted(leaf.oid for leaf in self.leaves)))
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    @property
+    def filenodes(self) -> str:
+        """A fingerprint of the files the rows lie in: moves with each rewrite of the table."""
+        said = repr(sorted((leaf.oid, leaf.filenode) for leaf in self.leaves))
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+_FOUND = """
+SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, pg_get_userbyid(c.relowner), c.relreplident::text,
+       c.relrowsecurity, CASE WHEN c.relkind = 'v' THEN pg_get_viewdef(c.oid, true) END
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f', 'm', 'v') AND n.nspname NOT LIKE 'pg\\_%%' AND n.nspname <> 'information_schema'
+"""
+
+_COLUMNS = """
+SELECT a.attrelid::bigint, a.attnum::int, a.attname, format_type(a.atttypid, a.atttypmod),
+       format_type(b.oid, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END), b.oid::bigint,
+       b.typtype::text, CASE WHEN b.typelem <> 0 AND b.typcategory = 'A' THEN format_type(e.oid, a.atttypmod) END,
+       CASE WHEN b.typelem <> 0 AND b.typcategory = 'A' THEN e.typtype::text END,
+       a.attnotnull, a.attgenerated::text, CASE WHEN a.attcollation <> 0 THEN
+         (SELECT CASE WHEN l.collname = 'default' THEN NULL ELSE l.collname END
+          FROM pg_collation l WHERE l.oid = a.attcollation) END,
+       ARRAY(SELECT m.enumlabel::text FROM pg_enum m
+             WHERE m.enumtypid = CASE WHEN b.typtype = 'e' THEN b.oid ELSE e.oid END ORDER BY m.enumsortorder)
+FROM pg_attribute a
+JOIN pg_type t ON t.oid = a.atttypid
+JOIN LATERAL (
+  WITH RECURSIVE down AS (
+    SELECT t.oid, t.typtype, t.typbasetype
+    UNION ALL SELECT d.oid, d.typtype, d.typbasetype FROM pg_type d JOIN down ON down.typbasetype = d.oid
+  ) SELECT y.* FROM pg_type y JOIN down ON down.oid = y.oid WHERE y.typtype <> 'd'
+) b ON true
+LEFT JOIN pg_type e ON e.oid = b.typelem
+WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
+"""
+
+_KEYS = """
+SELECT DISTINCT ON (i.indrelid) i.indrelid::bigint, ARRAY(
+  SELECT a.attname::text FROM unnest(i.indkey) WITH ORDINALITY k(num, place)
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.num
+  WHERE k.place <= i.indnkeyatts ORDER BY k.place)
+FROM pg_index i
+WHERE i.indrelid = ANY(%s) AND i.indisvalid AND (i.indisprimary OR i.indisreplident)
+ORDER BY i.indrelid, i.indisprimary DESC
+"""
+
+_LEAVES = """
+WITH RECURSIVE below AS (
+  SELECT c.oid AS top, c.oid FROM pg_class c WHERE c.oid = ANY(%s)
+  UNION ALL SELECT below.top, i.inhrelid FROM pg_inherits i JOIN below ON below.oid = i.inhparent
+)
+SELECT below.top::bigint, c.oid::bigint, n.nspname, c.relname, coalesce(pg_relation_filenode(c.oid), 0)::bigint,
+       c.relpersistence = 'p', c.relkind::text
+FROM below JOIN pg_class c ON c.oid = below.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'f', 'm') ORDER BY below.top, c.oid
+"""
+
+
+def find_relation(connection: Connection, name: str, schema: str | None = None) -> Relation:
+    """The table or view of a name, in any case; without a schema it must be the only one of its name.
+
+    Raises:
+        MillstreamError: UNKNOWN_TABLE; NAME_AMBIGUOUS with the names to choose from.
+    """
+    query = _FOUND + " AND lower(c.relname) = lower(%s)" + (" AND lower(n.nspname) = lower(%s)" if schema else "")
+    rows = connection.execute(query, [name, schema] if schema else [name]).fetchall()
+    said = f"{schema}.{name}" if schema else name
+    if len(rows) > 1:  # names that differ only by their case: the exact one wins
+        rows = [r for r in rows if r[2] == name and (schema is None or r[1] == schema)] or rows
+    if not rows:
+        raise MillstreamError(Code.UNKNOWN_TABLE, f"the database has no table or view {said} that you may see")
+    if len(rows) > 1:
+        raise MillstreamError(
+            Code.NAME_AMBIGUOUS,
+            f"{said} may be {' or '.join(sorted(f'{r[1]}.{r[2]}' for r in rows))}",
+            hint="write the schema too",
+        )
+    return _relations(connection, rows)[0]
+
+
+def read_relations(connection: Connection, oids: list[int]) -> dict[int, Relation]:
+    """The relations of some oids as they are now; those that were dropped are missing."""
+    rows = connection.execute(_FOUND + " AND c.oid = ANY(%s)", [oids]).fetchall()
+    return {r.oid: r for r in _relations(connection, rows)}
+
+
+def _relations(connection: Connection, rows: list[tuple[Any, ...]]) -> list[Relation]:
+    oids = [row[0] for row in rows]
+    columns: dict[int, list[PgColumn]] = {}
+    for (
+        oid,
+        number,
+        name,
+        type_,
+        base,
+        base_oid,
+        kind,
+        element,
+        element_kind,
+        not_null,
+        generated,
+        collation,
+        labels,
+    ) in connection.execute(_COLUMNS, [oids]):
+        columns.setdefault(oid, []).append(
+            PgColumn(
+                number, name, type_, base, base_oid, kind, element, element_kind, not_null, generated, collation,
+                tuple(labels),
+            )
+        )  # fmt: skip
+    keys = {oid: tuple(names) for oid, names in connection.execute(_KEYS, [oids])}
+    leaves: dict[int, list[Leaf]] = {}
+    for top, oid, schema, name, filenode, is_logged, _ in connection.execute(_LEAVES, [oids]):
+        leaves.setdefault(top, []).append(Leaf(oid, schema, name, filenode, is_logged))
+    return [
+        Relation(
+            oid=oid,
+            schema=schema,
+            name=name,
+            kind=RelationKind(kind),
+            owner=owner,
+            columns=tuple(columns.get(oid, ())),
+            key=keys.get(oid, ()),
+            replica_identity=identity,
+            leaves=tuple(leaves.get(oid, ())),
+            has_row_security=row_security,
+            view_text=text,
+        )
+        for oid, schema, name, kind, owner, identity, row_security, text in rows
+    ]

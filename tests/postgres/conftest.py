@@ -1,0 +1,28 @@
+"""Servers for the tests of capture and serving: one per run, one database per test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.testing.postgres_server import FAST, LOGICAL, Server
+
+sys.path.insert(0, str(Path(__file__).parent))  # for modules that are no tests
+
+from shops import Shop, new_shop
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """The run's PostgreSQL 18."""
+    with Server({**FAST, **LOGICAL}) as started:
+        yield started
+
+
+@pytest.fixture
+def shop(server: Server) -> Shop:
+    """An empty database."""
+    return new_shop(server)

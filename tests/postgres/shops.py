@@ -1,0 +1,44 @@
+"""A database of a test's own, with roles that have no special rights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+
+from millstream.sources.postgres.address import Address
+from millstream.sources.postgres.connection import Connection, connect
+from millstream.testing.postgres_server import Server
+
+OWNER, MILLSTREAM, STRANGER = "shop_owner", "millstream", "stranger"
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A database of a test's own."""
+
+    server: Server
+    name: str
+
+    @property
+    def address(self) -> Address:
+        """As millstream reaches it: a role that is no superuser and owns nothing."""
+        return Address.parse(self.server.url(self.name, MILLSTREAM))
+
+    def connect(self) -> Connection:
+        """A connection as millstream makes it."""
+        return connect(self.address)
+
+    def owner(self) -> psycopg.Connection[tuple[object, ...]]:
+        """A connection of the tables' owner, in autocommit mode."""
+        return psycopg.connect(self.server.url(self.name, OWNER), autocommit=True)
+
+
+def new_shop(server: Server) -> Shop:
+    """An empty database; `millstream` may create schemas in it and read and trigger on what the owner makes."""
+    name = server.new_database(OWNER, MILLSTREAM, STRANGER)
+    with psycopg.connect(server.url(name, OWNER), autocommit=True) as owner:
+        owner.execute(f'GRANT CREATE ON DATABASE "{name}" TO {MILLSTREAM}')
+        owner.execute(f"GRANT USAGE ON SCHEMA public TO {MILLSTREAM}")
+        owner.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, TRIGGER ON TABLES TO {MILLSTREAM}")
+    return Shop(server, name)

@@ -167,15 +167,14 @@ def find_relation(connection: Connection, name: str, schema: str | None = None) 
     query = _FOUND + " AND lower(c.relname) = lower(%s)" + (" AND lower(n.nspname) = lower(%s)" if schema else "")
     rows = connection.execute(query, [name, schema] if schema else [name]).fetchall()
     said = f"{schema}.{name}" if schema else name
-    if len(rows) > 1:  # names that differ only by their case: the exact one wins
-        rows = [r for r in rows if r[2] == name and (schema is None or r[1] == schema)] or rows
     if not rows:
         raise MillstreamError(Code.UNKNOWN_TABLE, f"the database has no table or view {said} that you may see")
     if len(rows) > 1:
+        is_case = len({(r[1].lower(), r[2].lower()) for r in rows}) == 1
         raise MillstreamError(
             Code.NAME_AMBIGUOUS,
             f"{said} may be {' or '.join(sorted(f'{r[1]}.{r[2]}' for r in rows))}",
-            hint="write the schema too",
+            hint="names must differ by more than their case: rename one of them" if is_case else "write the schema too",
         )
     return _relations(connection, rows)[0]
 

@@ -85,6 +85,14 @@ class Code(StrEnum):
     NOT_ATTACHED = ("NOT_ATTACHED", "There is no attached database of that name.")
     NAME_AMBIGUOUS = ("NAME_AMBIGUOUS", "A name stands for several tables of a database.")
     PRIVILEGE_MISSING = ("PRIVILEGE_MISSING", "The database's role may not do what capture or serving needs.")
+    VALUE_UNSUPPORTED = (
+        "VALUE_UNSUPPORTED",
+        "A value of a source has no exact counterpart in its column's type on Spark.",
+    )
+    SNAPSHOT_LOST = (
+        "SNAPSHOT_LOST",
+        "The snapshot under which tables were being read is gone: the reading starts over.",
+    )
     CAPTURE_LOST = ("CAPTURE_LOST", "The captured changes of a database have a gap, so it must be read anew.")
     SERVE_FAILED = ("SERVE_FAILED", "The result could not be written into the served table.")
 

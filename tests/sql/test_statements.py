@@ -13,8 +13,10 @@ from millstream.naming import TableName
 from millstream.sql import statements
 from millstream.sql.statements import (
     AlterStreamTable,
+    AttachDatabase,
     CreateStreamTable,
     DescribeStreamTable,
+    DetachDatabase,
     DropStreamTable,
     Effect,
     ExplainStreamTable,
@@ -108,6 +110,18 @@ class TestOwnStatements:
             ("DESCRIBE STREAM TABLE totals", DescribeStreamTable(TOTALS)),
             ("desc stream table totals", DescribeStreamTable(TOTALS)),
             ("EXPLAIN STREAM TABLE totals", ExplainStreamTable(TOTALS)),
+            (
+                "CREATE STREAM TABLE totals DIALECT 'Postgres' AS SELECT 1",
+                CreateStreamTable(TOTALS, "SELECT 1", 49, dialect="postgres"),
+            ),
+            (
+                "ALTER STREAM TABLE totals DIALECT spark AS SELECT 1",
+                AlterStreamTable(TOTALS, query="SELECT 1", query_offset=43, dialect="spark"),
+            ),
+            ("ATTACH POSTGRES 'env:SHOP' AS Shop", AttachDatabase("shop", "env:SHOP")),
+            ("attach postgres 'service=s' as `shop` cdc 'WAL';", AttachDatabase("shop", "service=s", "wal")),
+            ("DETACH shop", DetachDatabase("shop")),
+            ("DETACH shop CASCADE", DetachDatabase("shop", cascade=True)),
         ],
     )
     def test_recognised(self, text: str, expected: object) -> None:
@@ -199,8 +213,9 @@ class TestRefusals:
             ("ALTER STREAM TABLE t SET REFRESH MODE 'STRICT'", Code.MODE_INVALID, 39),
             ("ALTER STREAM TABLE t SET STATUS ERROR", Code.STATUS_INVALID, 33),
             ("CREATE STREAM TABLE t SERVE TO shop.public.t AS SELECT 1", Code.UNSUPPORTED_SQL, 23),
-            ("ATTACH POSTGRES 'postgresql://db/shop' AS shop", Code.UNSUPPORTED_SQL, 1),
-            ("DETACH shop", Code.UNSUPPORTED_SQL, 1),
+            ("CREATE STREAM TABLE t DIALECT AS SELECT 1", Code.SYNTAX_ERROR, 34),
+            ("ALTER STREAM TABLE t DIALECT spark SET STATUS ACTIVE", Code.SYNTAX_ERROR, 36),
+            ("DETACH a.b", Code.SYNTAX_ERROR, 11),
             ("SELECT 1; SELECT 2", Code.SYNTAX_ERROR, 11),
             ("SHOW STREAM TABLES; SELECT 2", Code.SYNTAX_ERROR, 21),
         ],
@@ -212,11 +227,26 @@ class TestRefusals:
         assert (error.position.line, error.position.column) == (1, column)
         assert error.hint
 
+    def test_later_features_name_the_limit(self) -> None:
+        assert "serves Delta tables only" in refused("CREATE STREAM TABLE t SERVE TO x AS SELECT 1").message
+
     @pytest.mark.parametrize(
-        "text", ["CREATE STREAM TABLE t SERVE TO x AS SELECT 1", "ATTACH POSTGRES 'x' AS y", "DETACH y"]
+        "text",
+        [
+            "ATTACH 'postgresql://me:secret@host/db' AS shop",
+            "ATTACH POSTGRES postgresql://me:secret@host/db AS shop",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db AS shop",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db'",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db' AS a.b",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db' AS shop CDC",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db' AS shop now",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db' AS shop; SELECT 1",
+        ],
     )
-    def test_later_features_name_the_limit(self, text: str) -> None:
-        assert "serves Delta tables only" in refused(text).message
+    def test_a_password_is_not_repeated(self, text: str) -> None:
+        error = refused(text)
+        assert error.code is Code.SYNTAX_ERROR
+        assert "secret" not in str(error)
 
     @pytest.mark.parametrize("text", ["", "  \n", "-- nothing", ";", "; /* nothing */ ;"])
     def test_no_statement(self, text: str) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from sqlglot import exp
@@ -20,7 +20,9 @@ from millstream.diff.plan import Kind, Layout
 from millstream.diff.stages import PUBLIC, NamedStage, split
 from millstream.engine.analyzer import SparkAnalyzer
 from millstream.errors import Code, MillstreamError
-from millstream.naming import RESERVED_PREFIX, quote
+from millstream.lake.attached import UNREADABLE
+from millstream.lake.stand_ins import empty, opaque
+from millstream.naming import RESERVED_PREFIX, TableName, quote
 from millstream.ops import Column, Item, Project, Scan, walk
 from millstream.ops.expressions import cast, col
 from millstream.ops.render import to_sql
@@ -110,7 +112,7 @@ class Compiled:
                 if isinstance(node, Scan) and node.source in used:
                     used[node.source].update(node.origin)
         if not self.stages:
-            used = {s.id: {c.name for c in s.columns} for s in self.sources.values()}
+            used = {s.id: {c.name for c in s.columns if c.type != UNREADABLE} for s in self.sources.values()}
         return {name: tuple(sorted(names)) for name, names in used.items()}
 
     @cached_property
@@ -151,9 +153,10 @@ def compile_query(
     """
     names, tables, views = _read_by(query, sources)
     _refuse_opaque(functions)
-    empty = {s.id: _empty(s) for s in tables.values()}
+    empties = {s.id: empty(s) for s in tables.values()}
     unrolled(query)  # whether it can be run at all
-    columns = analyzer.describe_text(with_union_all(_over(query, names, views, empty)))
+    columns = analyzer.describe_text(with_union_all(_over(query, names, views, empties)))
+    _refuse_unreadable(query, columns, _Known(names, tables, views), analyzer)
     _check_columns(columns, query)
     stages: tuple[NamedStage, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -173,7 +176,8 @@ def compile_query(
                     with_union_all(printed),
                     len(columns),
                     analyzer,
-                    lambda text: _over(text, names, views, empty),
+                    lambda text: _over(text, names, views, empties),
+                    lambda text: _over_unknown(text, names, tables, views),
                 )
             stages, closed_text = _maintained(lowered, query, columns, analyzer, is_faithful)
             notices = lowered.notices
@@ -187,7 +191,12 @@ def compile_query(
 
 
 def _prints_faithfully(
-    query: str, printed: str, columns: int, analyzer: SparkAnalyzer, over_empty: Callable[[str], str]
+    query: str,
+    printed: str,
+    columns: int,
+    analyzer: SparkAnalyzer,
+    over_empty: Callable[[str], str],
+    over_real: Callable[[str], str],
 ) -> bool:
     """Whether the parsed and printed query is, to Spark, the query the user wrote.
 
@@ -196,7 +205,7 @@ def _prints_faithfully(
     if analyzer.plan_alike(over_empty(query), over_empty(printed), columns):
         return True
     # Perhaps only the name of a function was altered. Empty tables would be optimised away, the real ones take longer.
-    return analyzer.plan_alike(query, printed, columns, optimised=True)
+    return analyzer.plan_alike(over_real(query), over_real(printed), columns, optimised=True)
 
 
 def _maintained(
@@ -332,13 +341,48 @@ def _over(text: str, names: _Names, views: Mapping[str, str], tables: Mapping[st
     return exchange_tables(text, replacement)
 
 
-def _empty(source: Source) -> str:
-    """A source's columns without rows: the query means what it meant when they were recorded."""
-    columns = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in source.columns)
-    return f"(SELECT {columns})"
+def _over_unknown(text: str, names: _Names, tables: Mapping[str, Source], views: Mapping[str, str]) -> str:
+    """The text with only what lies in attached databases exchanged: Spark knows the rest."""
+    known = {name: TableName.parse(name).database is None for name in names.values()}
+    if all(known.values()):
+        return text
+
+    def replacement(reference: TableReference) -> str:
+        name = names[_lower(reference.parts)]
+        if known[name]:
+            return ".".join(map(quote, reference.parts))
+        return f"({_over_unknown(views[name], names, tables, views)}\n)" if name in views else opaque(tables[name])
+
+    return exchange_tables(text, replacement)
 
 
 # What no mode, or only FULL, can take
+
+
+def _refuse_unreadable(query: str, columns: Sequence[Column], known: _Known, analyzer: SparkAnalyzer) -> None:
+    """A column that has no type in Spark is in use if the query is another one, or none, without it."""
+    unreadable = [(s, name, why) for s in known.tables.values() for name, why in s.unreadable]
+    if not unreadable:
+        return
+    rest = {s.id: empty(replace(s, columns=_readable(s))) for s in known.tables.values()}
+    try:
+        text = _over(query, known.names, known.views, rest)
+        if analyzer.describe_text(with_union_all(text)) == tuple(columns):
+            return
+    except MillstreamError:
+        pass
+    said = {w for text in (query, *known.views.values()) for w in words(text)}
+    source, name, why = next((u for u in unreadable if u[1].lower() in said), unreadable[0])
+    raise MillstreamError(
+        Code.UNSUPPORTED_TYPE,
+        f"the column {name} of {source.id} cannot be read: {why}",
+        hint="name the columns you need, without it",
+    )
+
+
+def _readable(source: Source) -> tuple[Column, ...]:
+    names = {name for name, _ in source.unreadable}
+    return tuple(c for c in source.columns if c.name not in names)
 
 
 def _refuse_opaque(functions: Mapping[str, str]) -> None:

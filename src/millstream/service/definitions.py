@@ -68,7 +68,9 @@ class Definitions:
         worker = self._workers.here()
         worker.use(self._workers.semantics())
         _refuse_locks(query)
-        worker.analyzer.describe_text(with_union_all(query))  # errors that point into the user's own text
+        analysed = with_union_all(self._lake.analysable(query))
+        with pointing_into(query, analysed):
+            worker.analyzer.describe_text(analysed)  # errors that point into the user's own text
         sources = AsItIs(self._lake, self._feed_obstacle)
         try:
             return compile_query(query, mode, sources, worker.analyzer, self._functions(query, sources))
@@ -93,7 +95,7 @@ class Definitions:
         require_ansi(semantics if semantics is not None else self._workers.semantics())
         translation = translate(query, sources, worker.analyzer)
         text = translation.spark_text
-        analysed = with_union_all(text)
+        analysed = with_union_all(self._lake.analysable(text))
         with pointing_into(query, text, analysed):
             worker.analyzer.describe_text(analysed)
             compiled = compile_query(text, mode, sources, worker.analyzer, self._functions(text, sources))
@@ -182,6 +184,8 @@ class Definitions:
         if dependency.kind is SourceKind.TABLE:
             found = self._catalog.lake_object(ObjectKind.TABLE, name)
             return "lies elsewhere" if found is not None and _place(found) != dependency.source_id else None
+        if name.database is not None:
+            return None  # a view of an attached database: the tick looks at it
         found = self._catalog.lake_object(_OBJECTS[dependency.kind], name)
         if found is None:
             return "was dropped"
@@ -394,8 +398,7 @@ class Definitions:
             dependencies.append(dependency)
         for kind, texts in ((SourceKind.VIEW, compiled.views), (SourceKind.FUNCTION, compiled.functions)):
             for name in texts:
-                found = self._catalog.lake_object(_OBJECTS[kind], TableName.parse(name))
-                mark = found.fingerprint if found else ""
+                mark = self._mark_of(kind, TableName.parse(name))
                 dependencies.append(Dependency(kind=kind, name=name, source_id=name, fingerprint=mark))
         public = compiled.layouts[-1]
         body = {
@@ -423,6 +426,12 @@ class Definitions:
             dependencies=tuple(dependencies),
             functions_used=tuple(compiled.functions),
         )
+
+    def _mark_of(self, kind: SourceKind, name: TableName) -> str:
+        if name.database is not None:  # the tick compares it with the view's text in the database
+            return fingerprint(self._lake.attached.relation(name.parts).view_text or "")
+        found = self._catalog.lake_object(_OBJECTS[kind], name)
+        return found.fingerprint if found else ""
 
     def _recorded(self, source: Source, compiled: Compiled) -> tuple[dict[str, object], Dependency]:
         name = TableName.parse(source.id)

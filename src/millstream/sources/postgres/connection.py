@@ -40,6 +40,7 @@ def connect(address: Address, *, replication: bool = False) -> Connection:
     info["options"] = f"{info['options']} {settings}" if info.get("options") else settings
     info.setdefault("connect_timeout", _CONNECT_SECONDS)
     info.setdefault("application_name", "millstream")
+    info["client_encoding"] = "UTF8"  # whatever the database's own is: COPY and the WAL come as bytes
     if replication:
         info["replication"] = "database"
     try:

@@ -183,6 +183,17 @@ def find_relation(connection: Connection, name: str, schema: str | None = None) 
     return _relations(connection, rows)[0]
 
 
+def find_named(connection: Connection, schema: str, name: str, *, any_case: bool = False) -> Relation | None:
+    """The table or view of exactly that schema and name, or, in any case of letters, the only one."""
+    if any_case:
+        try:
+            return find_relation(connection, name, schema)
+        except MillstreamError:
+            return None
+    rows = connection.execute(_FOUND + " AND c.relname = %s AND n.nspname = %s", [name, schema]).fetchall()
+    return next(iter(_relations(connection, rows)), None)
+
+
 def read_relations(connection: Connection, oids: list[int]) -> dict[int, Relation]:
     """The relations of some oids as they are now; those that were dropped are missing."""
     rows = connection.execute(_FOUND + " AND c.oid = ANY(%s)", [oids]).fetchall()

@@ -45,11 +45,11 @@ class Code(StrEnum):
     UNSUPPORTED_TYPE = ("UNSUPPORTED_TYPE", "A column's type cannot be stored or compared.")
 
     # The catalog
-    NAME_INVALID = ("NAME_INVALID", "The name is not a valid one- or two-part name.")
-    NAME_TAKEN = ("NAME_TAKEN", "A table, view or stream table of that name exists already.")
+    NAME_INVALID = ("NAME_INVALID", "The name is not a valid name for what it is to name.")
+    NAME_TAKEN = ("NAME_TAKEN", "A table, view, stream table, schema or database of that name exists already.")
     NOT_A_STREAM_TABLE = ("NOT_A_STREAM_TABLE", "There is no stream table of that name.")
     CYCLE = ("CYCLE", "The query would make the stream table read itself.")
-    DEPENDENTS_EXIST = ("DEPENDENTS_EXIST", "Other stream tables read the object.")
+    DEPENDENTS_EXIST = ("DEPENDENTS_EXIST", "Stream tables read the object, or are served into it.")
     INCOMPATIBLE_CHANGE = ("INCOMPATIBLE_CHANGE", "The new query has other columns and something reads the old ones.")
     SCHEDULE_INVALID = ("SCHEDULE_INVALID", "The schedule is no duration, cron expression or CALCULATED.")
     MODE_INVALID = ("MODE_INVALID", "The refresh mode is not one of AUTO, DIFFERENTIAL, DIFFERENTIAL STRICT, FULL.")
@@ -60,6 +60,7 @@ class Code(StrEnum):
 
     # Writing where only refreshes may write
     STREAM_TABLE_READ_ONLY = ("STREAM_TABLE_READ_ONLY", "Stream tables change by refresh only.")
+    ATTACHED_READ_ONLY = ("ATTACHED_READ_ONLY", "Tables of an attached database are changed in that database.")
     SOURCE_DDL_BLOCKED = ("SOURCE_DDL_BLOCKED", "The source's columns are in use and block_source_ddl is set.")
 
     # Sources and refreshes

@@ -127,6 +127,31 @@ class RefreshRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One row of `sources()`: a captured table of an attached database, or a database of which nothing is captured.
+
+    Args:
+        cdc: how changes are to be captured: `auto`, `trigger` or `wal`; `mode` is how they are.
+        position: how far the database was read: a snapshot, or a place in its WAL.
+        staleness: seconds since then.
+        buffered_rows: changes that wait in the database; None where that cannot be told.
+        readers: the stream tables that read it directly.
+    """
+
+    name: str
+    kind: str
+    address: str
+    cdc: str
+    mode: str
+    table: str | None
+    columns: tuple[str, ...]
+    position: str | None
+    staleness: float | None
+    buffered_rows: int | None
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyResult:
     """Whether the contents equal the query at the frontier: rows missing from, and extra in, the stream table."""
 

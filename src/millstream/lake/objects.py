@@ -28,7 +28,7 @@ from millstream.naming import DEFAULT_SCHEMA, VISIBLE, TableName, attached_name,
 from millstream.ops import Column
 from millstream.sources.landing import land
 from millstream.sql.postgres import translate
-from millstream.sql.postgres.views import qualified
+from millstream.sql.postgres.references import qualified
 from millstream.sql.sources import Source, View
 from millstream.sql.text import words
 
@@ -212,8 +212,10 @@ class Lake:
         """Make a schema of the lake.
 
         Raises:
-            MillstreamError: NAME_TAKEN if another lake that is open in this process has one of that name.
+            MillstreamError: NAME_TAKEN if another lake that is open in this process has one of that name, or an
+                attached database.
         """
+        self._refuse_database(schema)
         if create_lake_schema(self._spark, self.warehouse, schema) != schema:
             raise MillstreamError(
                 Code.NAME_TAKEN,
@@ -296,8 +298,15 @@ class Lake:
             if item.name.schema == schema:
                 self.forget(item.kind, item.name)
 
+    def _refuse_database(self, schema: str) -> None:
+        if self.catalog.find_database(schema) is not None:
+            raise MillstreamError(
+                Code.NAME_TAKEN, f"{schema} is an attached database, no schema of the lake", hint="use another schema"
+            )
+
     def require_free(self, name: TableName) -> None:
-        """Refuse a name that is taken by a table or view."""
+        """Refuse a name that is taken by a table or view, or lies in an attached database."""
+        self._refuse_database(name.schema)
         taken = any(self.catalog.lake_object(kind, name) for kind in (ObjectKind.TABLE, ObjectKind.VIEW))
         if taken or self._described(name) is not None:
             raise MillstreamError(Code.NAME_TAKEN, f"a table or view named {name} exists", hint="choose another name")

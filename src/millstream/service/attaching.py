@@ -5,6 +5,7 @@ psycopg is an optional dependency: whatever reaches a database is imported when 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Position
+from millstream.catalog.attached import AttachedDatabase, Capture, Position
 from millstream.catalog.models import ObjectKind, StreamTable
 from millstream.errors import Code, MillstreamError
 from millstream.naming import DEFAULT_SCHEMA, RESERVED_PREFIX, TableName
@@ -24,6 +25,8 @@ from millstream.service.notices import NoticeWarning, tell
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
+    from psycopg.sql import Composed
+
     from millstream.sources.postgres.connection import Connection
 
 CDC = ("auto", "trigger", "wal")
@@ -64,12 +67,14 @@ class Attaching:
         with _driver():
             from millstream.sources.postgres.address import Address
             from millstream.sources.postgres.connection import connect
+            from millstream.sources.postgres.own_objects import claim_schema
         address = Address.parse(url)
         with self._locks.acquire([lock_key(name)]):
             self._require_free(name)
             with connect(address) as connection:
                 item = self._checked(connection, name, str(address), cdc)
-            self._refuse_second(item)
+                self._refuse_second(item)
+                claim_schema(connection, self._settings.change_buffer_schema, self._catalog.lake_id())
             self._catalog.put_database(item)
         return item
 
@@ -152,27 +157,21 @@ class Attaching:
             )
         return found
 
-    def readers(self, name: str) -> tuple[StreamTable, ...]:
-        """The stream tables that read a database directly."""
-        return tuple(t for t in self._catalog.list() if any(_lies_in(d.name, name) for d in t.definition.dependencies))
+    def dependents(self, name: str) -> tuple[TableName, ...]:
+        """The stream tables that read a database directly, or are served into it."""
+        served = {serving.table_id for serving in self._catalog.servings(name)}
+        return tuple(t.name for t in self._catalog.list() if t.id in served or _reads(t, name))
 
-    def refuse_dependents(self, name: str) -> None:
-        """Refuse to go on while something needs the database.
-
-        Raises:
-            MillstreamError: DEPENDENTS_EXIST, with their names.
-        """
-        readers = [str(t.name) for t in self.readers(name)]
-        served = [serving.name for serving in self._catalog.servings(name)]
-        if not readers and not served:
-            return
-        said = [f"read by {', '.join(readers)}"] if readers else []
-        said += [f"where {', '.join(served)} is served"] if served else []
-        raise MillstreamError(
-            Code.DEPENDENTS_EXIST,
-            f"{name} is {' and '.join(said)}",
-            hint="drop or redefine these first, or detach with CASCADE, which drops them",
-        )
+    def _refuse_dependents(self, name: str) -> None:
+        servings = {s.table_id: s.name for s in self._catalog.servings(name)}
+        said = [f"{t.name} reads it" for t in self._catalog.list() if _reads(t, name)]
+        said += [f"{t.name} is served as {servings[t.id]}" for t in self._catalog.list() if t.id in servings]
+        if said:
+            raise MillstreamError(
+                Code.DEPENDENTS_EXIST,
+                f"{name} is in use: {', '.join(said)}",
+                hint="drop or redefine these first, or detach with CASCADE, which drops them",
+            )
 
     def detach(self, name: str, *, forget: bool = False) -> None:
         """Remove everything millstream made in a database that nothing needs any more, its mirrors, and its record.
@@ -185,7 +184,7 @@ class Attaching:
         """
         database = self.get(name)
         with self._locks.acquire([lock_key(database.name)]):
-            self.refuse_dependents(database.name)
+            self._refuse_dependents(database.name)
             if not forget:
                 self._uninstall(database)
             for capture in self._catalog.captures(database.name):
@@ -203,7 +202,7 @@ class Attaching:
         address = Address(database.address)
         try:
             with connect(address) as connection:
-                for statement in self._statements(database):
+                for statement in self._removal(database):
                     connection.execute(statement)
         except (MillstreamError, Error) as e:
             error = e if isinstance(e, MillstreamError) else unreachable(address, e)
@@ -221,7 +220,14 @@ class Attaching:
             MillstreamError: NOT_ATTACHED.
         """
         database = self.get(name)
-        return "\n".join(["BEGIN;", *self._statements(database), "COMMIT;", ""])
+        lines = [statement.as_string() for statement in self._removal(database)]
+        return "\n".join([f"-- Removes what millstream made in {database.database}; its owner may run it.", *lines, ""])
+
+    def _removal(self, database: AttachedDatabase) -> list[Composed]:
+        with _driver():
+            from millstream.sources.postgres.own_objects import removal
+        slot = slot_name(self._catalog.lake_id(), database.name)
+        return removal(str(database.details[BUFFER_SCHEMA]), slot)
 
     # Looking
 
@@ -232,7 +238,7 @@ class Attaching:
         for database in self._catalog.databases():
             age = (self._clock() - database.reached_at).total_seconds() if database.reached_at is not None else None
             captures = self._catalog.captures(database.name)
-            buffered = self._buffered(database, [c.oid for c in captures]) if captures else {}
+            buffered = self._buffered(database, captures) if captures else {}
             for capture in captures or (None,):
                 name = capture.name if capture is not None else None
                 readers = [str(t.name) for t in tables if any(d.name == name for d in t.definition.dependencies)]
@@ -253,14 +259,34 @@ class Attaching:
                 )
         return found
 
+    def _buffered(self, database: AttachedDatabase, captures: Sequence[Capture]) -> dict[int, int]:
+        """The changes that wait in the database; none are known where it cannot be reached, or has no buffers."""
+        with _driver():
+            from psycopg import OperationalError
+
+            from millstream.sources.postgres.address import Address
+            from millstream.sources.postgres.connection import connect
+            from millstream.sources.postgres.own_objects import buffered_rows
+        try:
+            with connect(Address(database.address)) as connection:
+                return buffered_rows(connection, str(database.details[BUFFER_SCHEMA]), [c.oid for c in captures])
+        except (MillstreamError, OperationalError):
+            return {}
+
 
 def lock_key(name: str) -> str:
     """The lock under which a database's records and mirrors change."""
     return f"database-{name}"
 
 
-def _lies_in(name: str, database: str) -> bool:
-    return name.partition(".")[0] == database and name.count(".") >= 2
+def slot_name(lake: str, database: str) -> str:
+    """The replication slot, and publication, of a lake for a database."""
+    digest = hashlib.sha256(f"{lake}\0{database}".encode()).hexdigest()[:12]
+    return f"millstream_{database[:39]}_{digest}"
+
+
+def _reads(table: StreamTable, database: str) -> bool:
+    return any(TableName.parse(d.name).database == database for d in table.definition.dependencies)
 
 
 def _shown(position: Position | None) -> str | None:

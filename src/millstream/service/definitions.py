@@ -29,7 +29,14 @@ from millstream.lake.objects import fingerprint
 from millstream.naming import TableName, quote
 from millstream.results import RefreshMode, Status
 from millstream.scheduler.schedule import Schedule
-from millstream.service.dialects import Dialect, as_written, parse_dialect, pointing_into, require_ansi
+from millstream.service.dialects import (
+    Dialect,
+    as_written,
+    default_dialect,
+    parse_dialect,
+    pointing_into,
+    require_ansi,
+)
 from millstream.service.notices import ChangeFeedWarning, FullRefreshWarning, NoticeWarning, tell
 from millstream.service.recorded import AsItIs, AsRecorded
 from millstream.settings import Settings
@@ -61,7 +68,7 @@ class Definitions:
 
     def compile(self, query: str, mode: RefreshMode, dialect: str | None = None) -> Compiled:
         """Compile a query against the lake as it is now, under the settings of the user's session."""
-        if parse_dialect(dialect) is not Dialect.SPARK:
+        if parse_dialect(dialect or self.default_dialect(query)) is not Dialect.SPARK:
             return self._compile_translated(query, mode, AsItIs(self._lake, self._feed_obstacle))
         _require_query(query)
         self._lake.sync()
@@ -84,6 +91,11 @@ class Definitions:
                 sql=error.sql,
                 hint="write it in another way, or put it into a table",
             ) from error
+
+    def default_dialect(self, query: str) -> Dialect:
+        """The dialect of a query whose dialect is not given."""
+        self._lake.sync()
+        return default_dialect(query, self._lake)
 
     def _compile_translated(
         self, query: str, mode: RefreshMode, sources: AsItIs, semantics: Mapping[str, str] | None = None
@@ -284,6 +296,12 @@ class Definitions:
     def create(self, name: TableName, query: str, schedule: str, mode: RefreshMode, dialect: str | None) -> StreamTable:
         """Record a stream table with empty stored tables; it is filled by its first refresh."""
         parsed = Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds)
+        if name.database is not None:
+            raise MillstreamError(
+                Code.NAME_INVALID,
+                f"{name} is no name for a stream table",
+                hint="use name or schema.name; a stream table lives in the lake",
+            )
         self._lake.sync()
         if self._catalog.find(name) is not None:
             raise MillstreamError(

@@ -39,23 +39,17 @@ def missing_grants(connection: Connection, buffer_schema: str, *, wal: bool) -> 
     """
     row = connection.execute(
         "SELECT current_user::text, current_database()::text, has_database_privilege(current_database(), 'CREATE'), "
-        "(SELECT has_schema_privilege(oid, 'USAGE') AND has_schema_privilege(oid, 'CREATE') FROM pg_namespace "
-        " WHERE nspname = %s), has_function_privilege('pg_control_system()', 'EXECUTE'), "
+        "EXISTS (SELECT FROM pg_namespace WHERE nspname = %s), "
+        "has_function_privilege('pg_control_system()', 'EXECUTE'), "
         "(SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)",
         [buffer_schema],
     ).fetchone()
     assert row is not None
-    role, database, may_create, may_use_buffers, may_identify, may_replicate = row
-    names = {
-        "role": sql.Identifier(role),
-        "database": sql.Identifier(database),
-        "buffers": sql.Identifier(buffer_schema),
-    }
+    role, database, may_create, has_schema, may_identify, may_replicate = row
+    names = {"role": sql.Identifier(role), "database": sql.Identifier(database)}
     required: list[sql.Composed] = []
-    if may_use_buffers is None and not may_create:
+    if not has_schema and not may_create:
         required.append(sql.SQL("GRANT CREATE ON DATABASE {database} TO {role};").format(**names))
-    if may_use_buffers is False:
-        required.append(sql.SQL("GRANT USAGE, CREATE ON SCHEMA {buffers} TO {role};").format(**names))
     if not may_identify:
         required.append(sql.SQL("GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO {role};").format(**names))
     if wal and not may_replicate:

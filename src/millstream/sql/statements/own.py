@@ -74,9 +74,7 @@ def _create(s: Scanner, or_replace: bool = False) -> CreateStreamTable:
             free["WITH NO DATA"] = not no_data
             s.fail(" or ".join([*(c for c, is_free in free.items() if is_free), "AS and the query"]))
     query, offset = _query(s)
-    return CreateStreamTable(
-        name, query, offset, schedule, mode, or_replace, if_not_exists, no_data, dialect=dialect
-    )
+    return CreateStreamTable(name, query, offset, schedule, mode, or_replace, if_not_exists, no_data, dialect=dialect)
 
 
 def _alter(s: Scanner) -> AlterStreamTable:

@@ -1,0 +1,102 @@
+"""Reading tables of attached databases by `ms.sql` and `ms.table`, beside any stream table.
+
+A mirror that has all columns of its table is read itself, as of the last refresh. Of any other table the lake takes a
+copy, as it is now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millstream.catalog.attached import AttachedDatabase
+from millstream.catalog.models import ObjectKind
+from millstream.errors import Code, MillstreamError
+from millstream.lake import Lake
+from millstream.naming import RESERVED_PREFIX, TableName, quote
+from millstream.service.notices import NoticeWarning, tell
+from millstream.sources.landing import land
+from millstream.sql.sources import Source, View
+from millstream.sql.statements import Other
+from millstream.sql.text import TableReference, exchange_tables_read, words
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession) -> str:
+    """A statement's text, the attached tables it reads exchanged for tables Spark knows.
+
+    Raises:
+        MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE; UNSUPPORTED_SQL for a view over them.
+    """
+    said = words(statement.text)
+    if not any(database.name in said for database in lake.catalog.databases()):
+        return statement.text
+
+    def replacement(reference: TableReference) -> str | None:
+        if lake.attached.database(reference.parts) is None:
+            return None
+        if statement.verb == "CREATE" and statement.kind == "VIEW" and not statement.temporary:
+            raise MillstreamError(
+                Code.UNSUPPORTED_SQL,
+                f"a view of the lake cannot read {'.'.join(reference.parts)}, which lies in an attached database",
+                sql=statement.text,
+                hint="make it a stream table, or a view of that database",
+            )
+        return readable(lake, spark, reference.parts)
+
+    return exchange_tables_read(statement.text, replacement)
+
+
+def readable(lake: Lake, spark: SparkSession, parts: Sequence[str]) -> str:
+    """What Spark can read for a name of an attached database.
+
+    Raises:
+        MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
+    """
+    name, database = lake.resolve(parts), lake.attached.database(parts)
+    assert name is not None
+    assert database is not None
+    mirror = lake.catalog.lake_object(ObjectKind.TABLE, name)
+    try:
+        found = lake.find(name.parts)
+    except MillstreamError as error:
+        if error.code is not Code.DATABASE_UNREACHABLE or mirror is None:
+            raise
+        return lake.spark_name(name)
+    if isinstance(found, View):
+        text = exchange_tables_read(found.text, lambda r: readable(lake, spark, r.parts))
+        return _temporary(spark.sql(text), name)
+    assert isinstance(found, Source)
+    if TableName.parse(found.id) != name:  # a stream table is served there
+        return lake.spark_name(TableName.parse(found.id))
+    wanted = {c.name.lower() for c in found.columns}
+    if mirror is not None and wanted <= {c.name.lower() for c in lake.table_columns(mirror)}:
+        return lake.spark_name(name)
+    return _temporary(_copied(lake, spark, database, name), name)
+
+
+def _copied(lake: Lake, spark: SparkSession, database: AttachedDatabase, name: TableName) -> DataFrame:
+    """A table's rows in the lake, as one snapshot of the database has them."""
+    from millstream.sources.postgres.address import Address
+    from millstream.sources.postgres.bootstrap import Snapshot, frame
+    from millstream.sources.postgres.types import mirror_columns
+
+    relation, source = lake.attached.relation(name.parts), lake.attached.source(name)
+    unreadable = {column for column, _ in source.unreadable}
+    for column, why in source.unreadable:
+        tell(f"{name} is read without its column {column}: {why}", NoticeWarning)
+    columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in unreadable])
+    directory = lake.root / "copies" / hashlib.sha256(str(name).encode()).hexdigest()[:16]
+    address = Address(database.address)
+    with Snapshot(address) as snapshot:
+        land(frame(spark, address, snapshot, relation, columns, lambda *_: None), directory)
+    return spark.read.format("delta").load(str(directory))
+
+
+def _temporary(frame: DataFrame, name: TableName) -> str:
+    view = f"{RESERVED_PREFIX}copy_{hashlib.sha256(str(name).encode()).hexdigest()[:16]}"
+    frame.createOrReplaceTempView(view)
+    return quote(view)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ from millstream.service.dialects import (
     Dialect,
     as_written,
     default_dialect,
+    naming_the_dialect,
     parse_dialect,
     pointing_into,
     require_ansi,
@@ -84,7 +86,8 @@ class Definitions:
     def compile(self, query: str, mode: RefreshMode, dialect: str | None = None) -> Compiled:
         """Compile a query against the lake as it is now, under the settings of the user's session."""
         if parse_dialect(dialect or self.default_dialect(query)) is not Dialect.SPARK:
-            return self._compile_translated(query, mode, AsItIs(self._lake, self._feed_obstacle))
+            with nullcontext() if dialect else naming_the_dialect():
+                return self._compile_translated(query, mode, AsItIs(self._lake, self._feed_obstacle))
         _require_query(query)
         self._lake.sync()
         worker = self._workers.here()

@@ -10,6 +10,11 @@ from typing import Any
 
 from millstream.naming import attached_name
 
+STALE = "stale"
+"""A detail of a capture and of its lake object: why it is no longer brought forward, and must be captured anew."""
+VIEWS = "views"
+"""A detail of a database: the fingerprints of those of its views that queries read, as last seen; empty for none."""
+
 
 class CaptureMode(StrEnum):
     """How the changes of a database are captured, all its tables alike."""

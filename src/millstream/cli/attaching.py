@@ -50,7 +50,7 @@ def attach(
         with session.progress.working(f"attaching {name}"):
             ms.attach(name, address, cdc=cdc)
         record = next(s for s in ms.sources() if s.name == name.strip().lower())
-    sentence = f"attached {record.name}: {record.address}, changes captured by {record.cdc}"
+    sentence = f"attached {record.name}: {record.address}, cdc {record.cdc}"
     session.output.done(sentence, {"attached": {f: getattr(record, f) for f in ("name", "kind", "address", "cdc")}})
 
 

@@ -1,7 +1,7 @@
 """Reading tables of attached databases by `ms.sql` and `ms.table`, beside any stream table.
 
-A mirror that has all columns of its table is read itself, as of the last refresh. Of any other table the lake takes a
-copy, as it is now.
+A mirror that has all columns of its table is read itself, as of the last refresh. Any other table, and every view, is
+read from the database, as it is now.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 from millstream.catalog.attached import AttachedDatabase
 from millstream.catalog.models import ObjectKind
+from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Lake
+from millstream.lake.attached import spark_columns
 from millstream.naming import RESERVED_PREFIX, TableName, quote
 from millstream.service.notices import NoticeWarning, tell
 from millstream.sources.landing import land
-from millstream.sql.sources import Source, View
+from millstream.sql.sources import Source
 from millstream.sql.statements import Other
-from millstream.sql.text import TableReference, exchange_tables_read, words
+from millstream.sql.text import TableReference, exchange_tables_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +33,7 @@ def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession) -> s
     Raises:
         MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE; UNSUPPORTED_SQL for a view over them.
     """
-    said = words(statement.text)
+    said = statement.text.lower()
     if not any(database.name in said for database in lake.catalog.databases()):
         return statement.text
 
@@ -66,33 +68,36 @@ def readable(lake: Lake, spark: SparkSession, parts: Sequence[str]) -> str:
         if error.code is not Code.DATABASE_UNREACHABLE or mirror is None:
             raise
         return lake.spark_name(name)
-    if isinstance(found, View):
-        text = exchange_tables_read(found.text, lambda r: readable(lake, spark, r.parts))
-        return _temporary(spark.sql(text), name)
-    assert isinstance(found, Source)
-    if TableName.parse(found.id) != name:  # a stream table is served there
-        return lake.spark_name(TableName.parse(found.id))
-    wanted = {c.name.lower() for c in found.columns}
-    if mirror is not None and wanted <= {c.name.lower() for c in lake.table_columns(mirror)}:
-        return lake.spark_name(name)
-    return _temporary(_copied(lake, spark, database, name), name)
+    if isinstance(found, Source):
+        if TableName.parse(found.id) != name:  # a stream table is served there
+            return lake.spark_name(TableName.parse(found.id))
+        wanted = {c.name.lower() for c in found.columns}
+        if mirror is not None and wanted <= {c.name.lower() for c in lake.table_columns(mirror)}:
+            return lake.spark_name(name)
+    return _temporary(_read_now(lake, spark, database, name), name)
 
 
-def _copied(lake: Lake, spark: SparkSession, database: AttachedDatabase, name: TableName) -> DataFrame:
-    """A table's rows in the lake, as one snapshot of the database has them."""
+def _read_now(lake: Lake, spark: SparkSession, database: AttachedDatabase, name: TableName) -> DataFrame:
+    """A table's or view's rows as one snapshot of the database has them; many of them are copied into the lake."""
     from millstream.sources.postgres.address import Address
-    from millstream.sources.postgres.bootstrap import Snapshot, frame
-    from millstream.sources.postgres.types import mirror_columns
+    from millstream.sources.postgres.bootstrap import Snapshot, coded_error, read_small, spark_frame
+    from millstream.sources.postgres.types import mirror_columns, mirror_schema
 
-    relation, source = lake.attached.relation(name.parts), lake.attached.source(name)
-    unreadable = {column for column, _ in source.unreadable}
-    for column, why in source.unreadable:
+    relation = lake.attached.relation(name.parts)
+    _, unreadable = spark_columns(relation)
+    for column, why in unreadable:
         tell(f"{name} is read without its column {column}: {why}", NoticeWarning)
-    columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in unreadable])
+    left_out = {column for column, _ in unreadable}
+    columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in left_out])
     directory = lake.root / "copies" / hashlib.sha256(str(name).encode()).hexdigest()[:16]
-    address = Address(database.address)
-    with Snapshot(address) as snapshot:
-        land(frame(spark, address, snapshot, relation, columns, lambda *_: None), directory)
+    with Snapshot(Address(database.address)) as snapshot:
+        rows = read_small(snapshot, relation, columns)
+        if rows is not None:
+            return spark.createDataFrame(rows, schema=mirror_schema(columns))
+        try:
+            land(spark_frame(spark, snapshot, relation, columns), directory)
+        except SPARK_ERRORS as e:
+            raise coded_error(e) or e from e
     return spark.read.format("delta").load(str(directory))
 
 

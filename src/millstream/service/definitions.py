@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.catalog import Catalog
+from millstream.catalog.attached import STALE, VIEWS
 from millstream.catalog.models import (
     Definition,
     Dependency,
@@ -29,10 +31,12 @@ from millstream.lake.objects import fingerprint
 from millstream.naming import TableName, quote
 from millstream.results import RefreshMode, Status
 from millstream.scheduler.schedule import Schedule
+from millstream.service.captured import CapturedTables
 from millstream.service.dialects import (
     Dialect,
     as_written,
     default_dialect,
+    naming_the_dialect,
     parse_dialect,
     pointing_into,
     require_ansi,
@@ -53,10 +57,23 @@ if TYPE_CHECKING:
 _OBJECTS = {SourceKind.VIEW: ObjectKind.VIEW, SourceKind.FUNCTION: ObjectKind.FUNCTION}
 
 
+# what says nothing about whether a query fits
+_PASSING = {
+    Code.DATABASE_UNREACHABLE,
+    Code.LOCK_TIMEOUT,
+    Code.SNAPSHOT_LOST,
+    Code.PRIVILEGE_MISSING,
+    Code.LAKE_UNWRITABLE,
+}
+
+
 class Definitions:
     """Stream tables as definitions: from a query to catalog entries and stored tables, and back."""
 
-    def __init__(self, lake: Lake, catalog: Catalog, workers: Workers, settings: Settings) -> None:
+    def __init__(
+        self, lake: Lake, catalog: Catalog, workers: Workers, captured: CapturedTables, settings: Settings
+    ) -> None:
+        self._captured = captured
         self._lake = lake
         self._catalog = catalog
         self._workers = workers
@@ -69,7 +86,8 @@ class Definitions:
     def compile(self, query: str, mode: RefreshMode, dialect: str | None = None) -> Compiled:
         """Compile a query against the lake as it is now, under the settings of the user's session."""
         if parse_dialect(dialect or self.default_dialect(query)) is not Dialect.SPARK:
-            return self._compile_translated(query, mode, AsItIs(self._lake, self._feed_obstacle))
+            with nullcontext() if dialect else naming_the_dialect():
+                return self._compile_translated(query, mode, AsItIs(self._lake, self._feed_obstacle))
         _require_query(query)
         self._lake.sync()
         worker = self._workers.here()
@@ -195,13 +213,23 @@ class Definitions:
             return None if same else "has another definition"
         if dependency.kind is SourceKind.TABLE:
             found = self._catalog.lake_object(ObjectKind.TABLE, name)
-            return "lies elsewhere" if found is not None and _place(found) != dependency.source_id else None
+            if found is not None and _place(found) != dependency.source_id:
+                return "lies elsewhere"
+            return str(found.details[STALE]) if found is not None and STALE in found.details else None
         if name.database is not None:
-            return None  # a view of an attached database: the tick looks at it
+            return self._change_of_attached_view(dependency, name.database)
         found = self._catalog.lake_object(_OBJECTS[dependency.kind], name)
         if found is None:
             return "was dropped"
         return None if found.fingerprint == dependency.fingerprint else "was replaced"
+
+    def _change_of_attached_view(self, dependency: Dependency, database: str) -> str | None:
+        """By what the last tick has seen."""
+        attached = self._catalog.find_database(database)
+        seen = attached.details.get(VIEWS, {}).get(dependency.name) if attached is not None else None
+        if seen is None or seen == dependency.fingerprint:
+            return None
+        return "was replaced" if seen else "was dropped"
 
     def _is_another(self, source: Source, table: StreamTable, path: str, version: int) -> bool:
         """Whether a table was dropped and made anew, perhaps with as many commits as the old one had."""
@@ -240,8 +268,12 @@ class Definitions:
             if [c.name for c in compiled.columns] != [n for n, _ in table.definition.columns]:
                 raise MillstreamError(Code.SOURCE_CHANGED, "the query now has other output columns")
             self._refuse_cycle(table, compiled)
-            self._switch_feeds_on(compiled)
+            with self._captured.beginning(compiled.used_columns):
+                self._switch_feeds_on(compiled)
+                return self._rebound(table, compiled, reason)
         except MillstreamError as cause:
+            if cause.code in _PASSING:
+                raise
             error = MillstreamError(
                 Code.SOURCE_CHANGED,
                 f"what {table.name} reads has changed and its query no longer fits: {cause.message}",
@@ -249,6 +281,8 @@ class Definitions:
             )
             self._catalog.set_error(table.id, f"{error.code}: {error.message}")
             raise error from cause
+
+    def _rebound(self, table: StreamTable, compiled: Compiled, reason: str) -> tuple[StreamTable, Compiled]:
         stages = self._new_stages(table, compiled)
         definition = self._definition(compiled, table.definition.settings, table)
         self._catalog.recompile_stream_table(table.id, definition, stages)
@@ -311,22 +345,23 @@ class Definitions:
             )
         self._lake.require_free(name)
         compiled = self.compile(query, mode, dialect)
-        self._switch_feeds_on(compiled)
-        stages = self._create_storage(name, compiled)
-        try:
-            table = self._catalog.create_stream_table(
-                NewStreamTable(
-                    id=new_id(),
-                    name=name,
-                    schedule=parsed.text,
-                    refresh_mode=mode,
-                    definition=self._definition(compiled, self._workers.semantics()),
-                    stages=stages,
+        with self._captured.beginning(compiled.used_columns):
+            self._switch_feeds_on(compiled)
+            stages = self._create_storage(name, compiled)
+            try:
+                table = self._catalog.create_stream_table(
+                    NewStreamTable(
+                        id=new_id(),
+                        name=name,
+                        schedule=parsed.text,
+                        refresh_mode=mode,
+                        definition=self._definition(compiled, self._workers.semantics()),
+                        stages=stages,
+                    )
                 )
-            )
-        except BaseException:
-            self._remove_storage(stages)
-            raise
+            except BaseException:
+                self._remove_storage(stages)
+                raise
         self._cache[_key(table)] = compiled
         self._lake.sync()
         _tell_about(name, compiled, mode)
@@ -353,7 +388,6 @@ class Definitions:
                 f"the new query has other columns, and {', '.join(map(str, readers))} read {table.name}",
                 hint="keep the names and types of the columns, or drop the readers first",
             )
-        self._switch_feeds_on(compiled)
         return self._replace(table, compiled, self._workers.semantics(), mode)
 
     def change_mode(self, table: StreamTable, mode: RefreshMode) -> StreamTable:
@@ -361,24 +395,27 @@ class Definitions:
         functions = table.definition.body["functions"]
         recorded = AsRecorded(table.definition.body)
         compiled = self._compile_again(table, mode, recorded, functions)
-        self._switch_feeds_on(compiled)
         if compiled.fingerprint == table.definition.body["fingerprint"]:
+            self._switch_feeds_on(compiled)
             return self._catalog.alter_stream_table(table.name, refresh_mode=mode)
         return self._replace(table, compiled, table.definition.settings, mode)
 
     def _replace(
         self, table: StreamTable, compiled: Compiled, semantics: Mapping[str, str], mode: RefreshMode | None
     ) -> StreamTable:
-        stages = self._new_stages(table, compiled)
-        try:
-            definition = self._definition(compiled, semantics, table)
-            updated = self._catalog.alter_stream_table(
-                table.name, refresh_mode=mode, definition=definition, stages=stages
-            )
-        except BaseException:
-            if stages is not None:
-                self._remove_storage(stages)
-            raise
+        with self._captured.beginning(compiled.used_columns):
+            self._switch_feeds_on(compiled)
+            stages = self._new_stages(table, compiled)
+            try:
+                definition = self._definition(compiled, semantics, table)
+                updated = self._catalog.alter_stream_table(
+                    table.name, refresh_mode=mode, definition=definition, stages=stages
+                )
+            except BaseException:
+                if stages is not None:
+                    self._remove_storage(stages)
+                raise
+        self._captured.end_unread(_read_by(table))
         self._cache[_key(updated)] = compiled
         self._lake.sync()
         _tell_about(table.name, compiled, mode or table.refresh_mode)
@@ -390,6 +427,7 @@ class Definitions:
         self._lake.sync()
         for table in dropped:
             self._remove_storage(table.stages)
+        self._captured.end_unread({name for table in dropped for name in _read_by(table)})
         return dropped
 
     def _refuse_cycle(self, table: StreamTable, compiled: Compiled) -> None:
@@ -538,6 +576,10 @@ class Definitions:
 
 def _key(table: StreamTable) -> tuple[str, str]:
     return table.id, str(table.definition.body["stamp"])
+
+
+def _read_by(table: StreamTable) -> set[str]:
+    return {d.name for d in table.definition.dependencies if d.kind is SourceKind.TABLE}
 
 
 def _place(table: LakeObject) -> str:

@@ -74,6 +74,23 @@ def _is_of_postgres(parts: Sequence[str], lake: Lake) -> bool:
     )
 
 
+@contextmanager
+def naming_the_dialect() -> Iterator[None]:
+    """Errors about a query whose dialect was not given: perhaps it was meant to be Spark's."""
+    try:
+        yield
+    except MillstreamError as error:
+        if error.code not in (Code.SYNTAX_ERROR, Code.UNSUPPORTED_SQL):
+            raise
+        why = (
+            "all its tables are PostgreSQL's, so it was read as PostgreSQL's SQL: give the dialect 'spark' if it is not"
+        )
+        hint = f"{error.hint}; {why}" if error.hint else why
+        raise MillstreamError(
+            error.code, error.message, hint=hint, position=error.position, sql=error.sql
+        ) from error.__cause__
+
+
 def require_ansi(semantics: Mapping[str, str]) -> None:
     """Translations count on Spark to fail where PostgreSQL fails, instead of giving NULL."""
     if semantics.get(_ANSI, "true").lower() != "true":

@@ -13,6 +13,7 @@ from millstream.engine.worker import Workers
 from millstream.lake import Lake
 from millstream.refresh.coordinator import Coordinator
 from millstream.refresh.locks import Locks
+from millstream.service.captured import CapturedTables
 from millstream.service.definitions import Definitions
 from millstream.settings import Settings
 
@@ -48,14 +49,18 @@ class Engine:
         try:
             self.workers = Workers(self.spark, settings)
             self.lake = Lake(root, self.spark, self.workers, catalog)
-            self.definitions = Definitions(self.lake, catalog, self.workers, settings)
-            self.coordinator = Coordinator(catalog, self.workers, locks, settings, self.definitions, clock, progress)
+            self.captured = CapturedTables(root, catalog, self.workers, locks, settings, clock, progress)
+            self.definitions = Definitions(self.lake, catalog, self.workers, self.captured, settings)
+            self.coordinator = Coordinator(
+                catalog, self.workers, locks, settings, self.definitions, self.captured, clock, progress
+            )
             self.lake.sync()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Give the session back."""
+        """Give the session and the connections to databases back."""
+        self.captured.close()
         if self._owns_session:
             close_session(self.spark)

@@ -5,19 +5,17 @@ from __future__ import annotations
 from functools import cached_property
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture
+from millstream.catalog.attached import STALE, AttachedDatabase, Capture
 from millstream.catalog.models import LakeObject, ObjectKind, SourceKind, StreamTable
 from millstream.lake.objects import fingerprint
 from millstream.naming import TableName
-from millstream.refresh.capture.record import MISSING, STALE
+from millstream.refresh.capture.record import MISSING
 from millstream.refresh.capture.verdicts import Answer
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.relations import find_named
 
 CAPTURE = "capture"
 """The detail of a lake object that is a mirror: the capture's id."""
-VIEWS = "views"
-"""The detail of a database: the fingerprints of its views that queries read."""
 
 
 class Readers:

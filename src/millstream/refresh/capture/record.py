@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture
+from millstream.catalog.attached import STALE, AttachedDatabase, Capture
 from millstream.sources.postgres.installed import BufferInfo, BufferSettings
 from millstream.sources.postgres.types import MirrorColumn
 
@@ -17,8 +17,6 @@ POSITION = "position"
 """Where its mirror is, if not where the database is said to be."""
 RESYNC = "resync"
 """Why its mirror is to be compared with the table."""
-STALE = "stale"
-"""Why it is no longer brought forward: the mirror cannot hold the table any more."""
 MISSING = "missing"
 """Why it is no longer brought forward: the table is gone."""
 WHOLE = "whole"

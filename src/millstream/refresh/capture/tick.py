@@ -15,7 +15,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture, OpenTick
+from millstream.catalog.attached import STALE, VIEWS, AttachedDatabase, Capture, OpenTick
 from millstream.engine.storage import RangeKind, Rows, Txn
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
@@ -27,7 +27,6 @@ from millstream.refresh.capture.record import (
     MISSING,
     POSITION,
     RESYNC,
-    STALE,
     buffer_of,
     buffer_settings,
     columns_of,
@@ -328,8 +327,8 @@ class Tick:
                 self.released.append(capture.oid)
             self.captures[capture.id] = after
         views = readers.views(cut.connection, self.database)
-        details = {**self.database.details, "views": views} if views else self.database.details
-        is_replaced = details.get("views") != self.database.details.get("views")
+        details = {**self.database.details, VIEWS: views} if views else self.database.details
+        is_replaced = details.get(VIEWS) != self.database.details.get(VIEWS)
         self.database = replace(
             self.database,
             system=cut.identity.system,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from millstream.catalog.attached import Capture
+from millstream.catalog.attached import STALE, Capture
 from millstream.errors import MillstreamError
-from millstream.refresh.capture.record import BUFFER, MISSING, RESYNC, STALE, is_whole
+from millstream.refresh.capture.record import BUFFER, MISSING, RESYNC, is_whole
 from millstream.sources.postgres.looks import Look
 from millstream.sources.postgres.relations import Relation
 from millstream.sources.postgres.types import MirrorColumn, mirror_columns

@@ -45,8 +45,9 @@ JOIN pg_class c ON c.oid = w.oid
 JOIN pg_namespace n ON n.oid = c.relnamespace
 CROSS JOIN LATERAL (
   SELECT coalesce(md5(string_agg(concat_ws(' ', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod,
-    a.attgenerated, a.attcollation, (SELECT string_agg(quote_literal(e.enumlabel), '/' ORDER BY e.enumsortorder) FROM pg_enum e
-                     WHERE e.enumtypid IN (t.oid, t.typelem, t.typbasetype))), ',' ORDER BY a.attnum)), '') AS mark,
+    a.attgenerated, a.attcollation,
+    (SELECT string_agg(quote_literal(e.enumlabel), '/' ORDER BY e.enumsortorder) FROM pg_enum e
+     WHERE e.enumtypid IN (t.oid, t.typelem, t.typbasetype))), ',' ORDER BY a.attnum)), '') AS mark,
     string_agg(a.xmin::text, ',' ORDER BY a.attnum) AS touched
   FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND w.names ? a.attname::text
@@ -68,4 +69,4 @@ def look_at(connection: Connection, columns: Mapping[int, Sequence[str]]) -> dic
     if not columns:
         return {}
     rows = connection.execute(_LOOK, [list(columns), [json.dumps(list(names)) for names in columns.values()]])
-    return {row[0]: Look(*row[:5], key=tuple(row[5])) for row in rows}
+    return {oid: Look(oid, schema, name, shape, storage, tuple(key)) for oid, schema, name, shape, storage, key in rows}

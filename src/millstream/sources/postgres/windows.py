@@ -55,14 +55,20 @@ class Window:
 
 
 @contextmanager
-def cut(connection: Connection) -> Iterator[str]:
+def cut(connection: Connection, reading: Sequence[sql.Identifier] = ()) -> Iterator[str]:
     """A transaction that sees one snapshot, which is given as text: windows that end there must be read inside.
+
+    Args:
+        reading: tables that will be read as well. They are locked before the snapshot is taken: TRUNCATE and rewrites
+            take rows away from older snapshots too, and a table would seem empty that was not.
 
     Raises:
         MillstreamError: DATABASE_UNFIT on a standby, whose snapshots name no running transactions.
     """
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        if reading:
+            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.SQL(", ").join(reading)))
         row = connection.execute("SELECT pg_current_snapshot()::text, pg_is_in_recovery()").fetchone()
         assert row is not None
         if row[1]:

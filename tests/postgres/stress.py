@@ -76,8 +76,8 @@ def _delete_customers(writer: Writer, dice: random.Random) -> None:
 
 def _insert_orders(writer: Writer, dice: random.Random) -> None:
     writer.execute(
-        "INSERT INTO orders (note, qty, customer) SELECT 'n' || i, i / 4.0, (SELECT min(id) FROM customers WHERE id >= %s)"
-        "FROM generate_series(1, %s) i",
+        "INSERT INTO orders (note, qty, customer) SELECT 'n' || i, i / 4.0, "
+        "(SELECT min(id) FROM customers WHERE id >= %s) FROM generate_series(1, %s) i",
         [dice.randrange(_KEYS), dice.randint(1, 20)],
     )
 
@@ -119,7 +119,7 @@ def _write_parts(writer: Writer, dice: random.Random) -> None:
     writer.execute(statement, {"k": k})
 
 
-def _truncate(writer: Writer, dice: random.Random) -> None:
+def truncate(writer: Writer, dice: random.Random) -> None:
     writer.execute(dice.choice(("TRUNCATE journal", "TRUNCATE orders", "TRUNCATE parts")))
 
 
@@ -143,7 +143,7 @@ DEEDS: tuple[tuple[Deed, int], ...] = (
     (_update_journal, 6),
     (_delete_journal, 6),
     (_write_parts, 10),
-    (_truncate, 1),
+    (truncate, 1),
 )
 PARTITION_DEEDS: tuple[tuple[Deed, int], ...] = ((_write_partition, 6), (_truncate_partition, 1))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
 from captures import TriggerCapture
 from psycopg import sql
-from shops import MILLSTREAM, OWNER, STRANGER, Shop
+from shops import MILLSTREAM, OWNER, STRANGER, Shop, new_shop
 
 from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.buffer_sql import uninstall_sql
@@ -27,6 +28,7 @@ from millstream.sources.postgres.installed import (
 from millstream.sources.postgres.relations import find_relation, read_relations
 from millstream.sources.postgres.types import mirror_columns
 from millstream.sources.postgres.windows import cut, read_window
+from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
 
@@ -332,6 +334,45 @@ def test_tables_that_inherit_and_tables_that_are_parts(owner: Owner, follow: Fol
     owner.execute("TRUNCATE p")
     capture.poll()
     assert (capture.rereads, capture.truncations) == (2, 2)
+
+
+def test_what_a_subscription_writes(server: Server, shop: Shop, owner: Owner, follow: Follow) -> None:
+    there = new_shop(server)
+    with there.owner() as publisher, server.superuser(there.name) as elsewhere, server.superuser(shop.name) as here:
+        publisher.execute("CREATE TABLE t (a int PRIMARY KEY)")
+        owner.execute("CREATE TABLE t (a int PRIMARY KEY)")
+        elsewhere.execute("CREATE PUBLICATION p FOR TABLE t")
+        elsewhere.execute(f"SELECT pg_create_logical_replication_slot('{shop.name}', 'pgoutput')")
+        here.execute(
+            f"CREATE SUBSCRIPTION {shop.name} CONNECTION '{server.url(there.name)}' PUBLICATION p "
+            "WITH (create_slot = false, copy_data = false)"
+        )
+        try:
+            with shop.connect() as connection:  # such triggers must fire always, which takes the owner
+                missing = required_grants(connection, find_relation(connection, "t"), SCHEMA)
+            assert missing == [f'GRANT "{OWNER}" TO "{MILLSTREAM}";']
+            here.execute(missing[0])
+            capture = follow("t")
+            assert (capture.buffers["t"].by_row, capture.buffers["t"].is_always) == (True, True)
+            publisher.execute("INSERT INTO t VALUES (1), (2)")
+            publisher.execute("UPDATE t SET a = 3 WHERE a = 1")
+            publisher.execute("INSERT INTO t VALUES (4)")
+            _wait(lambda: owner.execute("SELECT count(*) FROM t").fetchone() == (3,))
+            capture.poll()
+            assert set(capture.bags["t"]) == {(2,), (3,), (4,)}
+            publisher.execute("TRUNCATE t")
+            _wait(lambda: owner.execute("SELECT count(*) FROM t").fetchone() == (0,))
+            capture.poll()
+        finally:
+            here.execute(f"REVOKE {OWNER} FROM {MILLSTREAM}")
+            here.execute(f"DROP SUBSCRIPTION {shop.name}")
+
+
+def _wait(is_done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not is_done():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_disabled_triggers_are_noticed_even_when_they_are_enabled_again(owner: Owner, follow: Follow) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from shops import Shop, new_shop
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """The run's PostgreSQL 18."""
-    with Server({**FAST, **LOGICAL}) as started:
+    """The run's PostgreSQL: 18, or the one whose programs lie where MILLSTREAM_TEST_POSTGRES says."""
+    binaries = os.environ.get("MILLSTREAM_TEST_POSTGRES")
+    with Server({**FAST, **LOGICAL}, Path(binaries) if binaries else None) as started:
         yield started
 
 

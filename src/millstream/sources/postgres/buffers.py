@@ -150,8 +150,7 @@ def prepare_schema(connection: Connection, relation: Relation, settings: BufferS
             "WHERE nspname = %s",
             [settings.schema],
         ).fetchone()
-        mark = f"millstream's capture, lake {settings.lake or 'unnamed'}"
-        if found is not None and found != (True, mark):
+        if found is not None and found != (True, settings.mark):
             raise MillstreamError(
                 Code.NAME_TAKEN,
                 f"the schema {settings.schema} of the database belongs to somebody else: {found[1] or 'no comment'}",
@@ -160,7 +159,7 @@ def prepare_schema(connection: Connection, relation: Relation, settings: BufferS
         if found is None:
             for statement in schema_statements(settings.schema):
                 connection.execute(statement)
-            connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(name, sql.Literal(mark)))
+            connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(name, sql.Literal(settings.mark)))
 
 
 def put_in_place(

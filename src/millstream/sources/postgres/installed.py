@@ -31,6 +31,11 @@ class BufferSettings:
     patience_seconds: float = 60.0
     by_row: bool = False
 
+    @property
+    def mark(self) -> str:
+        """The comment on the schema, which says whose it is."""
+        return f"millstream's capture, lake {self.lake or 'unnamed'}"
+
 
 @dataclass(frozen=True, slots=True)
 class BufferInfo:

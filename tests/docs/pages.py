@@ -11,7 +11,6 @@ import re
 import shlex
 import subprocess
 import uuid
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,7 +86,6 @@ class Reader:
     page: Path
     psql: Psql | None = None
     namespace: dict[str, object] = field(default_factory=dict)
-    runs: Mapping[str, int] = field(default_factory=dict)
 
     def read(self) -> dict[str, int]:
         """Run the page; gives how many blocks of each language it has."""

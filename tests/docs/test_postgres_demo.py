@@ -38,7 +38,7 @@ def test_it_plays_the_tutorial() -> None:
 @pytest.mark.postgres
 def test_rows_are_shown_as_psql_does(server: Server, psql: Callable[[str], Psql]) -> None:
     opened = psql("shop")
-    opened.run("CREATE TABLE t (n int, longer_name numeric(10,2), words text)")
+    opened.run("CREATE TABLE t (n int, longer_name numeric(10,2), words text);")
     query = "SELECT * FROM t ORDER BY n"
     with server.superuser("shop") as connection:
         for rows in ("(1, 10.5, 'a b')", "(200, NULL, NULL), (3, 1000, 'x')"):

@@ -13,6 +13,7 @@ from millstream.errors import Code, MillstreamError
 
 MergeStrategy = Literal["auto", "merge", "delete_insert"]
 DirectWay = Literal["auto", "never"]
+UserTriggers = Literal["auto", "off", "on"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,13 @@ class Settings:
     """Rows found in them after which a WITH RECURSIVE that has not ended fails the refresh."""
     verify_relative_tolerance: float = field(default=1e-9, metadata={"range": (0.0, 1.0)})
     """How far two doubles may differ, relative to the larger, and still be equal to `verify`."""
+
+    # How results are served into PostgreSQL databases
+    serving_schema: str = "millstream"
+    """The schema that is made in a database for the bookkeeping of what is served there."""
+    user_triggers: UserTriggers = "auto"
+    """What users' triggers on served tables do, unless a table has its own choice: `auto` lets them fire, `off` keeps
+    them from firing, `on` is an old name of `auto`."""
 
     # How Delta tables are reached
     direct_way: DirectWay = "auto"

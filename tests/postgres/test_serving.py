@@ -339,6 +339,16 @@ def test_what_others_did_to_the_rows_is_made_good(shop: Shop, key: list[str] | N
     assert t.rows() == Counter([(1, 12), (3, 30)])
 
 
+def test_a_place_that_another_row_has_taken_is_noticed(shop: Shop) -> None:
+    t = served(shop, KEYED, None)
+    t.serve((1, 10), (2, 20))
+    t.run("DELETE FROM public.totals WHERE k = 1", "VACUUM public.totals", "INSERT INTO public.totals VALUES (9, 90)")
+    assert t.rows("k, ctid::text") == Counter([(9, "(0,1)"), (2, "(0,2)")])
+    done = t.serve((2, 20))
+    assert (done.mode, done.reason.split(":")[0]) == ("FULL", "SERVED_CHANGED")
+    assert t.rows() == Counter([(2, 20)])
+
+
 def test_a_row_in_the_way_is_made_good(shop: Shop) -> None:
     t = served(shop, KEYED, ["k"], total=True)
     t.serve((1, 10))

@@ -27,7 +27,8 @@ from millstream.testing.postgres_server import Server
 pytestmark = pytest.mark.postgres
 
 SLOW = (
-    "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN NULL; END $$",
+    "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ BEGIN PERFORM pg_sleep(60); RETURN NULL; END $$",
     "CREATE TRIGGER slow AFTER INSERT ON public.totals FOR EACH {} EXECUTE FUNCTION public.slow()",
 )
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""Random results served one after the other: after each step the table holds exactly the result, however it came there."""
+"""Random results served one after the other: after each step the table holds exactly the result."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class CreateStreamTable:
 
 @dataclass(frozen=True, slots=True)
 class AlterStreamTable:
-    """ALTER STREAM TABLE; exactly one of the four changes is given."""
+    """ALTER STREAM TABLE; exactly one of the changes is given. `cascade` and `keep_table` belong to `stop_serving`."""
 
     name: TableName
     set_schedule: str | None = None
@@ -36,6 +36,10 @@ class AlterStreamTable:
     set_status: str | None = None
     query: str | None = None
     query_offset: int = 0
+    serve_to: str | None = None
+    stop_serving: bool = False
+    cascade: bool = False
+    keep_table: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,12 @@ from millstream.sql.statements.scanner import Scanner, stripped, word_of
 _MODES = " | ".join(RefreshMode)
 _CREATE_FORM = (
     "CREATE [OR REPLACE] STREAM TABLE [IF NOT EXISTS] name [SCHEDULE '1m' | CALCULATED] "
-    f"[REFRESH MODE {_MODES}] [WITH NO DATA] AS query"
+    f"[REFRESH MODE {_MODES}] [SERVE TO database.schema.table] [WITH NO DATA] AS query"
 )
 _ALTER_FORM = (
     "ALTER STREAM TABLE name SET SCHEDULE '1m' | SET SCHEDULE CALCULATED | "
-    f"SET REFRESH MODE {_MODES} | SET STATUS ACTIVE | SET STATUS SUSPENDED | AS query"
+    f"SET REFRESH MODE {_MODES} | SET STATUS ACTIVE | SET STATUS SUSPENDED | AS query | "
+    "SERVE TO database.schema.table | STOP SERVING [CASCADE | KEEP TABLE]"
 )
 _MODE = ("refresh mode", tuple(RefreshMode), Code.MODE_INVALID)
 _STATUS = ("status", (Status.ACTIVE, Status.SUSPENDED), Code.STATUS_INVALID)
@@ -55,6 +56,7 @@ def _create(s: Scanner, or_replace: bool = False) -> CreateStreamTable:
     name = _table_name(s)
     schedule: str | None = None
     mode: str | None = None
+    serve_to: str | None = None
     no_data = False
     while not s.at("AS"):
         if schedule is None and (s.at("SCHEDULE") or s.at("CALCULATED")):
@@ -63,13 +65,14 @@ def _create(s: Scanner, or_replace: bool = False) -> CreateStreamTable:
             mode = _choice(s, *_MODE)
         elif not no_data and s.accept("WITH NO DATA"):
             no_data = True
-        elif s.at("SERVE TO"):
-            raise _later(s, "SERVE TO", "leave the clause out: the result is a Delta table that any reader can use")
+        elif serve_to is None and s.accept("SERVE TO"):
+            serve_to = _served_name(s)
         else:
-            free = {"SCHEDULE": schedule is None, "REFRESH MODE": mode is None, "WITH NO DATA": not no_data}
+            free = {"SCHEDULE": schedule is None, "REFRESH MODE": mode is None, "SERVE TO": serve_to is None}
+            free["WITH NO DATA"] = not no_data
             s.fail(" or ".join([*(c for c, is_free in free.items() if is_free), "AS and the query"]))
     query, offset = _query(s)
-    return CreateStreamTable(name, query, offset, schedule, mode, or_replace, if_not_exists, no_data)
+    return CreateStreamTable(name, query, offset, schedule, mode, or_replace, if_not_exists, no_data, serve_to)
 
 
 def _alter(s: Scanner) -> AlterStreamTable:
@@ -77,7 +80,13 @@ def _alter(s: Scanner) -> AlterStreamTable:
     if s.at("AS"):
         query, offset = _query(s)
         return AlterStreamTable(name, query=query, query_offset=offset)
-    s.expect("SET", "SET, or AS and the query")
+    if s.accept("SERVE TO"):
+        return AlterStreamTable(name, serve_to=s.last(_served_name(s)))
+    if s.accept("STOP SERVING"):
+        cascade = s.accept("CASCADE")
+        keep_table = not cascade and s.accept("KEEP TABLE")
+        return AlterStreamTable(name, stop_serving=s.last(True), cascade=cascade, keep_table=keep_table)
+    s.expect("SET", "SET, SERVE TO, STOP SERVING, or AS and the query")
     if s.at("SCHEDULE"):
         return AlterStreamTable(name, set_schedule=s.last(_schedule(s)))
     if s.accept("REFRESH MODE"):
@@ -124,6 +133,14 @@ def _table_name(s: Scanner) -> TableName:
         return TableName.parse(".".join(parts))
     except MillstreamError as e:
         raise s.error(e.code, e.message, e.hint or hint, position) from None
+
+
+def _served_name(s: Scanner) -> str:
+    """A table of an attached database; each part as it was written, in quotes where it was."""
+    tokens = s.name(quotes='`"')
+    if not 2 <= len(tokens) <= 3:
+        s.fail("a table of an attached database, such as shop.public.totals")
+    return ".".join(s.text[t.start : t.end + 1] for t in tokens)
 
 
 def _schedule(s: Scanner) -> str:

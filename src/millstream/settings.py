@@ -14,6 +14,7 @@ from millstream.errors import Code, MillstreamError
 
 MergeStrategy = Literal["auto", "merge", "delete_insert"]
 DirectWay = Literal["auto", "never"]
+UserTriggers = Literal["auto", "off", "on"]
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,37}")
 
@@ -49,6 +50,12 @@ class Settings:
     the one it has."""
     wal_transition_timeout: int = field(default=300, metadata={"range": (10, 3600)})
     """Seconds the WAL has to catch up with the triggers when capture moves to it; then the triggers stay."""
+    # How results are served into PostgreSQL databases
+    serving_schema: str = "millstream"
+    """The schema that is made in a database for the bookkeeping of what is served there."""
+    user_triggers: UserTriggers = "auto"
+    """What users' triggers on served tables do, unless a table has its own choice: `auto` lets them fire, `off` keeps
+    them from firing, `on` is an old name of `auto`."""
 
     # How Delta tables are reached
     direct_way: DirectWay = "auto"

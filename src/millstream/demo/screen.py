@@ -60,6 +60,7 @@ class LiveScreen(Screen):
         self._lock = threading.Lock()
         self._left: tuple[str, str, str] = ("", "", "")
         self._right = ""
+        self._known: set[str] = set()
         self._phase = ""
         self._remark = ""
         self._console = Console(emoji=False)
@@ -81,6 +82,7 @@ class LiveScreen(Screen):
         """What the application does, and what its table holds then."""
         with self._lock:
             self._left = (title, f"hr=> {' '.join(statement.split())};", str(rows or ""))
+            self._known = set(self._right.splitlines())
             self._remark = ""
 
     def served(self, rows: Rows) -> None:
@@ -104,7 +106,8 @@ class LiveScreen(Screen):
         with self._lock:
             title, statement, rows = self._left
             left = Panel(Group(Text(statement, "bold"), Text(rows)), title=Text(title or "the application's tables"))
-            right = Panel(Text(self._right), title=Text("the served table team_costs"))
+            lines = [Text(t, "" if t in self._known else "green") for t in self._right.splitlines()]
+            right = Panel(Text("\n").join(lines), title=Text("the served table team_costs"))
             below: Any = Text(self._remark, "bold green") if self._remark else Spinner("dots", Text(self._phase))
         if self._console.width < _NARROW:
             return Group(left, right, below)

@@ -60,6 +60,7 @@ def adopt(connection: Connection, target: Target, places: sql.Identifier) -> Non
         connection.execute(
             sql.SQL("INSERT INTO {} SELECT {}, ctid, xmin FROM ONLY {}").format(places, text, target.relation)
         )
+    _analyze(connection, places)
 
 
 def locate(connection: Connection, target: Target, places: sql.Identifier) -> None:
@@ -102,3 +103,9 @@ def record_all(connection: Connection, places: sql.Identifier) -> None:
             places, listed([sql.Identifier(n) for n in ("key", "place", "seen")]), STAGED
         )
     )
+    _analyze(connection, places)
+
+
+def _analyze(connection: Connection, places: sql.Identifier) -> None:
+    """Let the planner know that keys are many, or it reads all of them to find a few."""
+    connection.execute(sql.SQL("ANALYZE {}").format(places))

@@ -28,7 +28,6 @@ def stage(connection: Connection, target: Target, lines: Iterable[tuple[str, str
     columns = [
         sql.SQL("{} {}").format(sql.Identifier(f"c{i}"), c.type_sql) for i, c in enumerate(target.columns, start=1)
     ]
-    connection.execute("DROP TABLE IF EXISTS pg_temp.ms_staged")
     connection.execute(sql.SQL(_STAGE).format(columns=listed(columns)))
     names = listed([sql.SQL("op"), *(sql.Identifier(f"c{i}") for i in range(1, len(target.columns) + 1))])
     count = 0

@@ -29,6 +29,7 @@ from millstream.cli.main import main
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 from millstream.results import RefreshMode
+from millstream.settings import Settings
 from millstream.sources.postgres.buffers import install
 from millstream.sources.postgres.relations import find_relation
 from millstream.sources.postgres.types import mirror_columns
@@ -329,6 +330,13 @@ def record(ms: Millstream, name: str, source: str) -> str:
         stages=(stage,),
     )
     return ms._catalog.create_stream_table(table).id
+
+
+@pytest.mark.parametrize("schema", ["", "pg_changes", "Changes", "a b", "a" * 39, 7])
+def test_a_schema_for_buffers_has_a_plain_name(schema: object) -> None:
+    with pytest.raises(MillstreamError) as caught:
+        Settings.of({"change_buffer_schema": schema})
+    assert caught.value.code is Code.SETTING_INVALID
 
 
 def test_the_owner_can_attach_too(ms: Millstream, shop: Shop) -> None:

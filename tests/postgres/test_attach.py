@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -24,13 +25,15 @@ from millstream.catalog.models import (
     Stage,
     new_id,
 )
+from millstream.cli.main import main
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 from millstream.results import RefreshMode
+from millstream.settings import Settings
 from millstream.sources.postgres.buffers import install
 from millstream.sources.postgres.relations import find_relation
 from millstream.sources.postgres.types import mirror_columns
-from millstream.testing.postgres_server import Server
+from millstream.testing.postgres_server import FAST, Server
 
 pytestmark = pytest.mark.postgres
 
@@ -180,6 +183,44 @@ class TestAttach:
             second.detach("shop")
         assert schemas_of(shop) & {"millstream_changes", "second_changes"} == {"millstream_changes"}
 
+    def test_an_unfit_server_is_refused(self, ms: Millstream) -> None:
+        with Server(FAST) as other:
+            shop = new_shop(other)
+            with other.superuser() as superuser:
+                superuser.execute(f"ALTER ROLE {MILLSTREAM} REPLICATION")
+            error = error_of(ms, "shop", shop.address.reference, cdc="wal")
+            assert (error.code, "wal_level" in str(error)) == (Code.DATABASE_UNFIT, True)
+            other.stop()
+            (other.data / "standby.signal").touch()
+            other.start()
+            error = error_of(ms, "shop", shop.address.reference)
+            assert (error.code, "standby" in str(error)) == (Code.DATABASE_UNFIT, True)
+        assert ms.sources() == []
+
+
+class TestCommands:
+    """The real thing behind the command line."""
+
+    def test_attach_sources_detach(
+        self, shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("millstream.service.facade.Engine", None)  # none of it may start Spark
+
+        def run(*arguments: str) -> tuple[int, str]:
+            code = main([*arguments, "--lake", str(tmp_path / "lake"), "--json"])
+            return code, capsys.readouterr().out
+
+        monkeypatch.setenv("MS_TEST_URL", shop.address.reference)
+        assert run("attach", "shop", "env:MS_TEST_URL")[0] == 0
+        code, out = run("sources")
+        assert (code, json.loads(out)[0]["address"]) == (0, "env:MS_TEST_URL")
+        code, out = run("detach", "shop", "--script")
+        assert (code, "DROP SCHEMA" in json.loads(out)["script"]) == (0, True)
+        assert run("status")[0] == 0
+        assert run("detach", "shop")[0] == 0
+        code, out = run("attach", "shop", "postgresql://me:hush@nowhere/shop")
+        assert (code, json.loads(out)["error"]["code"], "hush" in out) == (1, "SECRET_IN_ADDRESS", False)
+
 
 class TestSecrets:
     SECRET = "hush-4711"
@@ -289,6 +330,13 @@ def record(ms: Millstream, name: str, source: str) -> str:
         stages=(stage,),
     )
     return ms._catalog.create_stream_table(table).id
+
+
+@pytest.mark.parametrize("schema", ["", "pg_changes", "Changes", "a b", "a" * 39, 7])
+def test_a_schema_for_buffers_has_a_plain_name(schema: object) -> None:
+    with pytest.raises(MillstreamError) as caught:
+        Settings.of({"change_buffer_schema": schema})
+    assert caught.value.code is Code.SETTING_INVALID
 
 
 def test_the_owner_can_attach_too(ms: Millstream, shop: Shop) -> None:

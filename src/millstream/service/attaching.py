@@ -196,6 +196,7 @@ class Attaching:
     def _uninstall(self, database: AttachedDatabase) -> None:
         with _driver():
             from psycopg import Error
+            from psycopg.errors import InsufficientPrivilege
 
             from millstream.sources.postgres.address import Address
             from millstream.sources.postgres.connection import connect, unreachable
@@ -206,6 +207,8 @@ class Attaching:
                 remove_everything(connection, self.buffers(database), self.slot(database))
         except (MillstreamError, Error) as e:
             error = e if isinstance(e, MillstreamError) else unreachable(address, e)
+            if isinstance(e, InsufficientPrivilege):
+                error = MillstreamError(Code.PRIVILEGE_MISSING, f"{address}: {str(e).splitlines()[0]}")
             raise MillstreamError(
                 error.code,
                 error.message,

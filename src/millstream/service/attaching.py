@@ -198,6 +198,7 @@ class Attaching:
             from psycopg import Error
             from psycopg.errors import InsufficientPrivilege
 
+            from millstream.sinks.postgres.removal import bookkeeping_removal
             from millstream.sources.postgres.address import Address
             from millstream.sources.postgres.connection import connect, unreachable
             from millstream.sources.postgres.own_objects import remove_everything
@@ -205,6 +206,7 @@ class Attaching:
         try:
             with connect(address) as connection:
                 remove_everything(connection, self.buffers(database), self.slot(database))
+                connection.execute(bookkeeping_removal(self._settings.serving_schema, self._catalog.lake_id()))
         except (MillstreamError, Error) as e:
             error = e if isinstance(e, MillstreamError) else unreachable(address, e)
             if isinstance(e, InsufficientPrivilege):
@@ -224,8 +226,10 @@ class Attaching:
         """
         database = self.get(name)
         with _driver():
+            from millstream.sinks.postgres.removal import bookkeeping_removal
             from millstream.sources.postgres.own_objects import removal_script
-        return removal_script(self.buffers(database), self.slot(database))
+        bookkeeping = bookkeeping_removal(self._settings.serving_schema, self._catalog.lake_id())
+        return f"{removal_script(self.buffers(database), self.slot(database))}{bookkeeping.as_string()};\n"
 
     def buffers(self, database: AttachedDatabase) -> BufferSettings:
         """How the buffers of a database are kept."""

@@ -454,6 +454,16 @@ class TestDemoAndBench:
         assert (called[1]["quick"], called[1]["out"]) == (True, Path("results"))
         assert callable(called[0]["progress"])
 
+    def test_demo_has_two_parts(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        called: list[object] = []
+        module = types.ModuleType("millstream.demo")
+        module.run_postgres = lambda output, live: called.append(live)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "millstream.demo", module)
+        assert (call("demo", "--postgres").code, call("demo", "--postgres", "--json").code) == (0, 0)
+        assert called == [None, False]  # a terminal may be repainted, a document may not
+        for option in (("--rows", "10"), ("--keep", "kept")):
+            assert call("demo", "--postgres", *option).code == 2
+
     def test_bench_has_two_parts(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         called: list[str] = []
         module = types.ModuleType("millstream.bench")

@@ -77,11 +77,6 @@ def test_a_terminal_gets_a_live_screen(capsys: pytest.CaptureFixture[str], monke
         assert text in painted
 
 
-def test_options_of_the_other_demonstration_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--postgres", "--rows", "10"]) == 2
-    assert "--rows and --keep" in capsys.readouterr().err
-
-
 @pytest.mark.spark
 @pytest.mark.postgres
 def test_it_says_what_it_took(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:

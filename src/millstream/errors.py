@@ -73,7 +73,10 @@ class Code(StrEnum):
     REFRESH_FAILED = ("REFRESH_FAILED", "The refresh failed; the old contents are still readable.")
     RECURSION_LIMIT = ("RECURSION_LIMIT", "A recursion did not end within max_recursion rounds; its data have a cycle.")
     REFRESH_OPEN = ("REFRESH_OPEN", "A refresh of the stream table is under way, or was cut short and not recovered.")
-    LOCK_TIMEOUT = ("LOCK_TIMEOUT", "Another refresh held the stream table for longer than the caller would wait.")
+    LOCK_TIMEOUT = (
+        "LOCK_TIMEOUT",
+        "Another refresh or transaction held the table for longer than the caller would wait.",
+    )
     COMMIT_CONFLICT = ("COMMIT_CONFLICT", "Another writer changed the stream table's storage at the same time.")
     FRONTIER_LOST = ("FRONTIER_LOST", "A source no longer has the version the stream table was computed from.")
 

@@ -15,7 +15,7 @@ from millstream.errors import Code, MillstreamError
 MergeStrategy = Literal["auto", "merge", "delete_insert"]
 DirectWay = Literal["auto", "never"]
 
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,37}")
 
 
 @dataclass(frozen=True, slots=True)

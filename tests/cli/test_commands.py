@@ -367,6 +367,11 @@ class TestAttaching:
 
 
 class TestSql:
+    def test_an_address_is_not_shown(self, lake: StandIn, call: Call) -> None:
+        result = call("sql", " -- who\nattach postgres 'postgresql://me:hush@host/db' AS shop")
+        assert "hush" not in result.out + result.err
+        assert "ATTACH POSTGRES …" in result.err
+
     def test_results(self, lake: StandIn, call: Call) -> None:
         lake.frames["SELECT 1"] = SAMPLE
         result = call("sql", "CREATE TABLE t (a INT); SELECT 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -24,10 +25,15 @@ from millstream.catalog.models import (
     Stage,
     new_id,
 )
+from millstream.cli.main import main
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 from millstream.results import RefreshMode
-from millstream.testing.postgres_server import Server
+from millstream.settings import Settings
+from millstream.sources.postgres.buffers import install
+from millstream.sources.postgres.relations import find_relation
+from millstream.sources.postgres.types import mirror_columns
+from millstream.testing.postgres_server import FAST, Server
 
 pytestmark = pytest.mark.postgres
 
@@ -37,6 +43,15 @@ def ms(tmp_path: Path) -> Iterator[Millstream]:
     with millstream.connect(tmp_path / "lake") as opened:
         yield opened
         assert opened._started is None  # none of this needs a JVM
+
+
+@pytest.fixture
+def replicator(server: Server, shop: Shop) -> Iterator[None]:
+    """Let the role have replication slots, for one test."""
+    with server.superuser() as superuser:
+        superuser.execute(f"ALTER ROLE {MILLSTREAM} REPLICATION")
+        yield
+        superuser.execute(f"ALTER ROLE {MILLSTREAM} NOREPLICATION")
 
 
 def error_of(ms: Millstream, name: str, url: str, **options: str) -> MillstreamError:
@@ -50,20 +65,30 @@ def schemas_of(shop: Shop) -> set[object]:
         return {row[0] for row in owner.execute("SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%'")}
 
 
+def leftovers(shop: Shop) -> tuple[object, ...]:
+    """How much of millstream's is in the database."""
+    with shop.server.superuser(shop.name) as superuser:
+        row = superuser.execute(
+            "SELECT (SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal), (SELECT count(*) FROM pg_publication), "
+            "(SELECT count(*) FROM pg_replication_slots WHERE database = current_database())"
+        ).fetchone()
+    assert row is not None
+    return row
+
+
 def captured(ms: Millstream, shop: Shop, lake: Path, table: str) -> Capture:
-    """Record a table as captured, with a buffer that holds two changes."""
+    """Record a table as captured, by triggers whose buffer holds two changes, and by a slot."""
     with shop.connect() as connection, shop.owner() as owner:
         owner.execute(f"CREATE TABLE {table} (id int)")
-        row = owner.execute("SELECT %s::regclass::oid::bigint", [table]).fetchone()
-        assert row is not None
-        oid = int(str(row[0]))
-        connection.execute(f"CREATE TABLE millstream_changes.changes_{oid} AS SELECT * FROM generate_series(1, 2)")
-        connection.execute(
-            "CREATE FUNCTION millstream_changes.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
-        )
-        connection.execute(
-            f"CREATE TRIGGER millstream AFTER INSERT ON public.{table} EXECUTE FUNCTION millstream_changes.f()"
-        )
+        relation = find_relation(connection, table)
+        found = ms._catalog.find_database("shop")
+        assert found is not None
+        install(connection, relation, mirror_columns(relation), ms._attaching.buffers(found))
+        owner.execute(f"INSERT INTO {table} VALUES (1), (2)")
+        slot = ms._attaching.slot(found).name
+        connection.execute(f"CREATE PUBLICATION {slot}")  # type: ignore[arg-type]
+    with shop.server.superuser(shop.name) as superuser:
+        superuser.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
     path = lake / "mirrors" / "c1"
     path.mkdir(parents=True)
     capture = Capture(
@@ -71,15 +96,13 @@ def captured(ms: Millstream, shop: Shop, lake: Path, table: str) -> Capture:
         database="shop",
         schema="public",
         table=table,
-        oid=oid,
+        oid=relation.oid,
         columns=(("id", "integer", "int"),),
         key=(),
         shape="",
         filenodes="",
         path=str(path),
     )
-    found = ms._catalog.find_database("shop")
-    assert found is not None
     values = {f: getattr(found, f) for f in ("name", "address", "cdc", "system", "timeline", "database", "details")}
     database = AttachedDatabase(**values, position={"snapshot": "9:9:"}, reached_at=datetime.now(UTC))
     ms._catalog.put_database(database, captures=[capture])
@@ -96,7 +119,7 @@ class TestAttach:
         assert (source.name, source.kind, source.cdc, source.mode) == ("shop", "postgres", "auto", "TRIGGER")
         assert (source.table, source.position, source.staleness, source.readers) == (None, None, None, ())
         assert source.address == shop.address.reference
-        assert "millstream_changes" in schemas_of(shop)
+        assert "millstream_changes" not in schemas_of(shop)  # capture makes it
 
     def test_another_process_sees_it(self, ms: Millstream, shop: Shop, tmp_path: Path) -> None:
         ms.attach("shop", shop.address.reference, cdc="trigger")
@@ -149,6 +172,7 @@ class TestAttach:
 
     def test_two_lakes_need_schemas_of_their_own(self, ms: Millstream, shop: Shop, tmp_path: Path) -> None:
         ms.attach("shop", shop.address.reference)
+        captured(ms, shop, tmp_path / "lake", "orders")
         with millstream.connect(tmp_path / "second") as second:
             error = error_of(second, "shop", shop.address.reference)
             assert (error.code, "change_buffer_schema" in str(error)) == (Code.NAME_TAKEN, True)
@@ -158,6 +182,44 @@ class TestAttach:
             second.attach("shop", shop.address.reference)
             second.detach("shop")
         assert schemas_of(shop) & {"millstream_changes", "second_changes"} == {"millstream_changes"}
+
+    def test_an_unfit_server_is_refused(self, ms: Millstream) -> None:
+        with Server(FAST) as other:
+            shop = new_shop(other)
+            with other.superuser() as superuser:
+                superuser.execute(f"ALTER ROLE {MILLSTREAM} REPLICATION")
+            error = error_of(ms, "shop", shop.address.reference, cdc="wal")
+            assert (error.code, "wal_level" in str(error)) == (Code.DATABASE_UNFIT, True)
+            other.stop()
+            (other.data / "standby.signal").touch()
+            other.start()
+            error = error_of(ms, "shop", shop.address.reference)
+            assert (error.code, "standby" in str(error)) == (Code.DATABASE_UNFIT, True)
+        assert ms.sources() == []
+
+
+class TestCommands:
+    """The real thing behind the command line."""
+
+    def test_attach_sources_detach(
+        self, shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("millstream.service.facade.Engine", None)  # none of it may start Spark
+
+        def run(*arguments: str) -> tuple[int, str]:
+            code = main([*arguments, "--lake", str(tmp_path / "lake"), "--json"])
+            return code, capsys.readouterr().out
+
+        monkeypatch.setenv("MS_TEST_URL", shop.address.reference)
+        assert run("attach", "shop", "env:MS_TEST_URL")[0] == 0
+        code, out = run("sources")
+        assert (code, json.loads(out)[0]["address"]) == (0, "env:MS_TEST_URL")
+        code, out = run("detach", "shop", "--script")
+        assert (code, "DROP SCHEMA" in json.loads(out)["script"]) == (0, True)
+        assert run("status")[0] == 0
+        assert run("detach", "shop")[0] == 0
+        code, out = run("attach", "shop", "postgresql://me:hush@nowhere/shop")
+        assert (code, json.loads(out)["error"]["code"], "hush" in out) == (1, "SECRET_IN_ADDRESS", False)
 
 
 class TestSecrets:
@@ -189,10 +251,12 @@ class TestSecrets:
 
 
 class TestDetach:
+    @pytest.mark.usefixtures("replicator")
     def test_removes_everything_it_made(self, ms: Millstream, shop: Shop, tmp_path: Path) -> None:
         before = schemas_of(shop)
         ms.attach("shop", shop.address.reference)
         capture = captured(ms, shop, tmp_path / "lake", "orders")
+        assert leftovers(shop) > (0, 0, 0)
         (source,) = ms.sources()
         assert (source.table, source.columns, source.buffered_rows) == ("shop.public.orders", ("id",), 2)
         assert source.position == "9:9:"
@@ -201,21 +265,22 @@ class TestDetach:
         ms.detach("shop")
         assert ms.sources() == []
         assert schemas_of(shop) == before
+        assert leftovers(shop) == (0, 0, 0)
         with shop.owner() as owner:
-            assert owner.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal").fetchone() == (0,)
             owner.execute("INSERT INTO orders VALUES (1)")
         assert not Path(capture.path).exists()
         assert ms._catalog.lake_objects() == ()
         ms.attach("shop", shop.address.reference)  # and from the start
 
+    @pytest.mark.usefixtures("replicator")
     def test_the_script_does_the_same_without_millstream(self, ms: Millstream, shop: Shop, tmp_path: Path) -> None:
         before = schemas_of(shop)
         ms.attach("shop", shop.address.reference)
         captured(ms, shop, tmp_path / "lake", "orders")
         with psycopg.connect(shop.server.url(shop.name, MILLSTREAM), autocommit=True) as plain:
-            for statement in ms.detach_script("shop").splitlines():
-                plain.execute(statement)  # type: ignore[arg-type]
+            plain.execute(ms.detach_script("shop"))  # type: ignore[arg-type]
         assert schemas_of(shop) == before
+        assert leftovers(shop) == (0, 0, 0)
         ms.detach("shop")  # nothing is left to remove, which is no error
 
     def test_an_unknown_name(self, ms: Millstream) -> None:
@@ -246,7 +311,7 @@ class TestDetach:
             ms.detach("shop")
         assert caught.value.code is Code.DEPENDENTS_EXIST
         assert "totals reads it, best is served as shop.public.best" in caught.value.message
-        assert "millstream_changes" in schemas_of(shop)
+        assert len(ms.sources()) == 1
 
 
 def record(ms: Millstream, name: str, source: str) -> str:
@@ -265,6 +330,13 @@ def record(ms: Millstream, name: str, source: str) -> str:
         stages=(stage,),
     )
     return ms._catalog.create_stream_table(table).id
+
+
+@pytest.mark.parametrize("schema", ["", "pg_changes", "Changes", "a b", "a" * 39, 7])
+def test_a_schema_for_buffers_has_a_plain_name(schema: object) -> None:
+    with pytest.raises(MillstreamError) as caught:
+        Settings.of({"change_buffer_schema": schema})
+    assert caught.value.code is Code.SETTING_INVALID
 
 
 def test_the_owner_can_attach_too(ms: Millstream, shop: Shop) -> None:

@@ -12,7 +12,7 @@ from millstream.catalog import Catalog
 from millstream.catalog.attached import AttachedDatabase
 from millstream.errors import Code, MillstreamError
 from millstream.lake.attached import AttachedNames
-from millstream.naming import TableName
+from millstream.naming import TableName, attached_name
 from millstream.ops import Column
 
 pytestmark = pytest.mark.postgres
@@ -28,6 +28,29 @@ def names(shop: Shop, tmp_path: Path) -> Iterator[AttachedNames]:
             )
         )
         yield AttachedNames(catalog)
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "name"),
+    [
+        ("shop.public.orders", "shop.public", "orders"),
+        ('Shop."Public".`Orders`', "shop.public", "orders"),
+        ("shop.public.`Order Lines`", "shop.public", "order lines"),
+        ('shop."a.b"."c`d"', "shop.`a.b`", "c`d"),
+    ],
+)
+def test_names_of_three_parts_are_read_and_written(text: str, schema: str, name: str) -> None:
+    parsed = TableName.parse(text)
+    assert (parsed.schema, parsed.name, parsed.database) == (schema, name, "shop")
+    assert TableName.parse(str(parsed)) == parsed
+    assert attached_name(*parsed.parts) == parsed
+
+
+@pytest.mark.parametrize("text", ["a.b.c.d", "a..b", "1a.b.c", "a.b.__ms_c", "a.`b", "`a`b.c.d", "shop.public."])
+def test_names_that_are_none(text: str) -> None:
+    with pytest.raises(MillstreamError) as caught:
+        TableName.parse(text)
+    assert caught.value.code is Code.NAME_INVALID
 
 
 def test_three_parts_or_two_where_they_are_unique(shop: Shop, names: AttachedNames) -> None:

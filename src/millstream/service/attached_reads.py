@@ -63,11 +63,12 @@ def readable(lake: Lake, spark: SparkSession, parts: Sequence[str]) -> str:
     assert database is not None
     mirror = lake.catalog.lake_object(ObjectKind.TABLE, name)
     try:
-        found = lake.find(name.parts)
+        is_view = lake.attached.relation(name.parts).view_text is not None
     except MillstreamError as error:
         if error.code is not Code.DATABASE_UNREACHABLE or mirror is None:
             raise
         return lake.spark_name(name)
+    found = lake.find(name.parts) if not is_view else None
     if isinstance(found, Source):
         if TableName.parse(found.id) != name:  # a stream table is served there
             return lake.spark_name(TableName.parse(found.id))

@@ -5,7 +5,6 @@ psycopg is an optional dependency: whatever reaches a database is imported when 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +24,9 @@ from millstream.service.notices import NoticeWarning, tell
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from psycopg.sql import Composed
-
     from millstream.sources.postgres.connection import Connection
+    from millstream.sources.postgres.installed import BufferSettings
+    from millstream.sources.postgres.slot import Slot
 
 CDC = ("auto", "trigger", "wal")
 BUFFER_SCHEMA = "buffer_schema"
@@ -67,14 +66,12 @@ class Attaching:
         with _driver():
             from millstream.sources.postgres.address import Address
             from millstream.sources.postgres.connection import connect
-            from millstream.sources.postgres.own_objects import claim_schema
         address = Address.parse(url)
         with self._locks.acquire([lock_key(name)]):
             self._require_free(name)
             with connect(address) as connection:
                 item = self._checked(connection, name, str(address), cdc)
                 self._refuse_second(item)
-                claim_schema(connection, self._settings.change_buffer_schema, self._catalog.lake_id())
             self._catalog.put_database(item)
         return item
 
@@ -103,9 +100,12 @@ class Attaching:
 
     def _checked(self, connection: Connection, name: str, address: str, cdc: str) -> AttachedDatabase:
         from millstream.sources.postgres.connection import identify
+        from millstream.sources.postgres.installed import BufferSettings
+        from millstream.sources.postgres.own_objects import refuse_foreign_schema
         from millstream.sources.postgres.privileges import missing_grants
 
         schema = self._settings.change_buffer_schema
+        refuse_foreign_schema(connection, BufferSettings(schema=schema, lake=self._catalog.lake_id()))
         missing = missing_grants(connection, schema, wal=cdc == "wal")
         if missing.required:
             raise MillstreamError(
@@ -196,16 +196,19 @@ class Attaching:
     def _uninstall(self, database: AttachedDatabase) -> None:
         with _driver():
             from psycopg import Error
+            from psycopg.errors import InsufficientPrivilege
 
             from millstream.sources.postgres.address import Address
             from millstream.sources.postgres.connection import connect, unreachable
+            from millstream.sources.postgres.own_objects import remove_everything
         address = Address(database.address)
         try:
             with connect(address) as connection:
-                for statement in self._removal(database):
-                    connection.execute(statement)
+                remove_everything(connection, self.buffers(database), self.slot(database))
         except (MillstreamError, Error) as e:
             error = e if isinstance(e, MillstreamError) else unreachable(address, e)
+            if isinstance(e, InsufficientPrivilege):
+                error = MillstreamError(Code.PRIVILEGE_MISSING, f"{address}: {str(e).splitlines()[0]}")
             raise MillstreamError(
                 error.code,
                 error.message,
@@ -220,14 +223,21 @@ class Attaching:
             MillstreamError: NOT_ATTACHED.
         """
         database = self.get(name)
-        lines = [statement.as_string() for statement in self._removal(database)]
-        return "\n".join([f"-- Removes what millstream made in {database.database}; its owner may run it.", *lines, ""])
-
-    def _removal(self, database: AttachedDatabase) -> list[Composed]:
         with _driver():
-            from millstream.sources.postgres.own_objects import removal
-        slot = slot_name(self._catalog.lake_id(), database.name)
-        return removal(str(database.details[BUFFER_SCHEMA]), slot)
+            from millstream.sources.postgres.own_objects import removal_script
+        return removal_script(self.buffers(database), self.slot(database))
+
+    def buffers(self, database: AttachedDatabase) -> BufferSettings:
+        """How the buffers of a database are kept."""
+        from millstream.sources.postgres.installed import BufferSettings
+
+        return BufferSettings(schema=str(database.details[BUFFER_SCHEMA]), lake=self._catalog.lake_id())
+
+    def slot(self, database: AttachedDatabase) -> Slot:
+        """The replication slot of a database, whether there is one or not."""
+        from millstream.sources.postgres.slot import slot_of
+
+        return slot_of(self._catalog.lake_id(), database.name)
 
     # Looking
 
@@ -269,7 +279,7 @@ class Attaching:
             from millstream.sources.postgres.own_objects import buffered_rows
         try:
             with connect(Address(database.address)) as connection:
-                return buffered_rows(connection, str(database.details[BUFFER_SCHEMA]), [c.oid for c in captures])
+                return buffered_rows(connection, self.buffers(database), [c.oid for c in captures])
         except (MillstreamError, OperationalError):
             return {}
 
@@ -277,12 +287,6 @@ class Attaching:
 def lock_key(name: str) -> str:
     """The lock under which a database's records and mirrors change."""
     return f"database-{name}"
-
-
-def slot_name(lake: str, database: str) -> str:
-    """The replication slot, and publication, of a lake for a database."""
-    digest = hashlib.sha256(f"{lake}\0{database}".encode()).hexdigest()[:12]
-    return f"millstream_{database[:39]}_{digest}"
 
 
 def _reads(table: StreamTable, database: str) -> bool:

@@ -403,6 +403,7 @@ def test_odd_names(owner: Owner, follow: Follow) -> None:
         owner.execute(sql.SQL('UPDATE {} SET "Id" = 2, found = NULL').format(name))
         capture.poll()
         assert capture.bags[table] == {(2, "x'y\"z", 2, None, 4, 5, 6, 7, 8, 9): 1}
+        assert (capture.changes, capture.rereads) == (3, 0)
         owner.execute(sql.SQL("DELETE FROM {}").format(name))
         capture.poll()
 
@@ -451,8 +452,8 @@ def test_ddl_on_the_source_never_fails_its_writers(shop: Shop, owner: Owner, fol
     insert = "INSERT INTO t VALUES (1, 'abc', 12.34)"
     owner.execute(insert)
     for statement in (
-        "ALTER TABLE t ALTER b TYPE varchar(10)",
-        "ALTER TABLE t ALTER c TYPE numeric(12, 2)",
+        "ALTER TABLE t ALTER b TYPE varchar(10); INSERT INTO t (b) VALUES ('abcdefghij')",
+        "ALTER TABLE t ALTER c TYPE numeric(12, 2); INSERT INTO t (c) VALUES (1234567.89)",
         "ALTER TABLE t RENAME a TO a2",
         "ALTER TABLE t DROP m; DROP TYPE mood",
         "ALTER TABLE t ALTER p TYPE text; DROP DOMAIN price",
@@ -531,11 +532,12 @@ def test_strangers_see_and_touch_nothing(shop: Shop, owner: Owner, follow: Follo
         owner.execute(f"SELECT * FROM {SCHEMA}.changes_{oid}")
     with shop.server.superuser(shop.name) as superuser:
         rights = superuser.execute(
-            "SELECT bool_or(has_function_privilege(%s, p.oid, 'EXECUTE')) FROM pg_proc p "
-            "JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = %s",
-            [STRANGER, SCHEMA],
+            "SELECT bool_or(has_function_privilege(%(role)s, p.oid, 'EXECUTE')), "
+            "has_schema_privilege(%(role)s, %(schema)s, 'USAGE') FROM pg_proc p "
+            "JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = %(schema)s",
+            {"role": STRANGER, "schema": SCHEMA},
         ).fetchone()
-    assert rights == (False,)
+    assert rights == (False, False)
     capture.poll()
 
 
@@ -631,6 +633,35 @@ def test_more_columns(shop: Shop, owner: Owner, follow: Follow) -> None:
     assert capture.bags["t"] == {(2, 3): 1}
 
 
+def test_no_writer_fills_a_widened_buffer_by_the_old_function(shop: Shop, owner: Owner, follow: Follow) -> None:
+    owner.execute("CREATE TABLE t (a int, c int)")
+    capture = follow("t", columns=["a"])
+    relation, buffer = capture.relations["t"], capture.buffers["t"]
+
+    def waiting() -> int:
+        row = owner.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
+        return int(str(row[0])) if row else 0
+
+    def more() -> None:
+        with shop.connect() as connection:
+            widen(connection, relation, mirror_columns(relation), BufferSettings(lock_timeout_ms=10_000))
+
+    def write() -> None:
+        with shop.owner() as writer:
+            writer.execute("INSERT INTO t VALUES (1, 2)")
+
+    threads = [threading.Thread(target=more), threading.Thread(target=write)]
+    with shop.connect() as reader, reader.transaction():
+        reader.execute(sql.SQL("SELECT FROM {}").format(buffer.table))  # holds the widening up
+        for number, thread in enumerate(threads):
+            thread.start()
+            _wait(lambda wanted=number + 1: waiting() >= wanted)  # type: ignore[misc]
+    for thread in threads:
+        thread.join()
+    found = capture.connection.execute(sql.SQL("SELECT a, c FROM {}").format(buffer.table)).fetchall()
+    assert found == [(1, 2)]
+
+
 def test_capture_is_removed_without_a_trace(shop: Shop, owner: Owner, follow: Follow) -> None:
     def traces() -> tuple[object, ...] | None:
         return owner.execute(
@@ -690,13 +721,18 @@ def test_the_role_needs_no_more_than_it_was_given(shop: Shop, owner: Owner) -> N
     assert row == (False, False, False)
 
 
-def test_a_window_is_the_same_when_it_is_read_again(owner: Owner, follow: Follow) -> None:
+def test_a_window_is_the_same_when_it_is_read_again(shop: Shop, owner: Owner, follow: Follow) -> None:
     owner.execute("CREATE TABLE t (a int)")
     capture = follow("t")
-    owner.execute("INSERT INTO t VALUES (1)")
     old, connection, buffer = capture.position, capture.connection, capture.buffers["t"]
-    with cut(connection) as new:
-        first = read_window(connection, buffer, capture.columns["t"], old, new)
-    owner.execute("INSERT INTO t VALUES (2)")
+    with shop.owner() as late:
+        late.autocommit = False
+        late.execute("INSERT INTO t VALUES (1)")
+        owner.execute("INSERT INTO t VALUES (2)")
+        with cut(connection) as new:
+            first = read_window(connection, buffer, capture.columns["t"], old, new)
+        late.commit()
+    owner.execute("INSERT INTO t VALUES (3)")
     again = read_window(connection, buffer, capture.columns["t"], old, new)
+    assert first.rows["a"].to_pylist() == [2]
     assert again.rows.equals(first.rows)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
+import psycopg
 from bags import Bag, apply, assert_same, table_bag
 from psycopg import sql
 from shops import Shop
@@ -15,6 +17,9 @@ from millstream.sources.postgres.installed import BufferInfo, BufferSettings
 from millstream.sources.postgres.relations import Relation, find_relation
 from millstream.sources.postgres.types import MirrorColumn, mirror_columns
 from millstream.sources.postgres.windows import changed_buffers, cut, read_window, trim
+
+Owner: TypeAlias = psycopg.Connection[tuple[object, ...]]
+Follow: TypeAlias = "Callable[..., TriggerCapture]"
 
 
 class Capture(Protocol):
@@ -105,3 +110,11 @@ class TriggerCapture:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def wait_until(is_done: Callable[[], bool]) -> None:
+    """Wait for something that happens elsewhere, 20 seconds at most."""
+    until = time.monotonic() + 20
+    while not is_done():
+        assert time.monotonic() < until
+        time.sleep(0.02)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from millstream.sources.postgres.installed import BufferSettings
 from millstream.testing.postgres_server import FAST, LOGICAL, Server
 
 sys.path.insert(0, str(Path(__file__).parent))  # for modules that are no tests
 
+from captures import Follow, Owner, TriggerCapture
 from shops import Shop, new_shop
 
 
@@ -40,3 +42,25 @@ def old_server() -> Iterator[Server]:
 def shop(server: Server) -> Shop:
     """An empty database."""
     return new_shop(server)
+
+
+@pytest.fixture
+def owner(shop: Shop) -> Iterator[Owner]:
+    """A connection of the tables' owner."""
+    with shop.owner() as connection:
+        yield connection
+
+
+@pytest.fixture
+def follow(shop: Shop) -> Iterator[Follow]:
+    """Begin to follow some tables; every poll compares with them."""
+    begun: list[TriggerCapture] = []
+
+    def start(*names: str, settings: BufferSettings | None = None, columns: list[str] | None = None) -> TriggerCapture:
+        begun.append(TriggerCapture(shop, names, settings, columns=columns))
+        begun[-1].start()
+        return begun[-1]
+
+    yield start
+    for capture in begun:
+        capture.close()

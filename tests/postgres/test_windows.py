@@ -16,7 +16,7 @@ from stress import DEEDS, TABLES, Stress, compare, create_tables, run, truncate
 
 from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.address import Address
-from millstream.sources.postgres.buffers import install
+from millstream.sources.postgres.buffers import install, remove
 from millstream.sources.postgres.connection import connect
 from millstream.sources.postgres.installed import BufferInfo
 from millstream.sources.postgres.relations import find_relation
@@ -224,3 +224,21 @@ def test_a_lost_connection_loses_nothing(shop: Shop) -> None:
         capture.poll()
         assert set(capture.bags["t"]) == {(1,), (2,)}
         capture.close()
+
+
+def test_a_buffer_that_is_gone_is_a_coded_error(shop: Shop) -> None:
+    with shop.owner() as owner, shop.connect() as connection:
+        owner.execute("CREATE TABLE t (a int)")
+        (buffer,) = _captured(shop, "t")
+        columns = mirror_columns(find_relation(connection, "t"))
+        with cut(connection) as old:
+            pass
+        remove(connection, buffer.oid)
+        for read in (
+            lambda: read_window(connection, buffer, columns, old, old),
+            lambda: changed_buffers(connection, [buffer], old, old),
+            lambda: trim(connection, [buffer], old),
+        ):
+            with pytest.raises(MillstreamError) as caught:
+                read()
+            assert caught.value.code is Code.CAPTURE_LOST

@@ -31,36 +31,43 @@ class Look:
     key: tuple[str, ...]
 
 
-# An index on the parent alone says nothing of rows that inherit, unless they are partitions.
+# The key of a table says nothing of rows that only inherit from it, as those of partitions do not.
 _LOOK = """
-SELECT c.oid::bigint, n.nspname, c.relname, s.mark, b.storage, coalesce(CASE WHEN c.relkind = 'p' OR b.n = 1 THEN (
-         SELECT array_agg(a.attname::text ORDER BY k.place)
-         FROM (SELECT i.* FROM pg_index i
-               WHERE i.indrelid = c.oid AND i.indisvalid AND (i.indisprimary OR i.indisreplident)
-               ORDER BY i.indisprimary DESC LIMIT 1) i
-         CROSS JOIN LATERAL unnest(i.indkey::smallint[]) WITH ORDINALITY k(num, place)
-         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.num WHERE k.place <= i.indnkeyatts) END, '{}')
-FROM unnest(%s::oid[], %s::jsonb[]) w(oid, names)
-JOIN pg_class c ON c.oid = w.oid
-JOIN pg_namespace n ON n.oid = c.relnamespace
-CROSS JOIN LATERAL (
-  SELECT coalesce(md5(string_agg(concat_ws(' ', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod,
-    a.attgenerated, a.attcollation,
-    (SELECT string_agg(quote_literal(e.enumlabel), '/' ORDER BY e.enumsortorder) FROM pg_enum e
-     WHERE e.enumtypid IN (t.oid, t.typelem, t.typbasetype))), ',' ORDER BY a.attnum)), '') AS mark,
-    string_agg(a.xmin::text, ',' ORDER BY a.attnum) AS touched
-  FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND w.names ? a.attname::text
-) s
-CROSS JOIN LATERAL (
-  WITH RECURSIVE below(oid, mark) AS (
-    SELECT c.oid, ''
-    UNION ALL SELECT i.inhrelid, i.xmin::text || i.inhparent FROM pg_inherits i JOIN below ON below.oid = i.inhparent
-  )
-  SELECT md5(concat(c.relrowsecurity, c.relkind, s.touched, string_agg(
-           concat_ws(' ', below.oid, below.mark, l.relfilenode), ',' ORDER BY below.oid))) AS storage, count(*) AS n
-  FROM below JOIN pg_class l ON l.oid = below.oid
-) b
+WITH RECURSIVE wanted AS MATERIALIZED (SELECT * FROM unnest(%s::oid[], %s::jsonb[]) w(oid, names)),
+below(top, oid, mark) AS (
+  SELECT oid, oid, '' FROM wanted
+  UNION ALL
+  SELECT below.top, i.inhrelid, i.xmin::text || i.inhparent FROM below JOIN pg_inherits i ON i.inhparent = below.oid
+),
+stored AS (
+  SELECT top, count(*) AS tables,
+         string_agg(concat_ws(' ', below.oid, below.mark, c.relfilenode), ',' ORDER BY below.oid) AS mark
+  FROM below JOIN pg_class c ON c.oid = below.oid GROUP BY top
+),
+labels AS (
+  SELECT enumtypid, string_agg(quote_literal(enumlabel), '/' ORDER BY enumsortorder) AS mark FROM pg_enum GROUP BY 1
+),
+shaped AS (
+  SELECT a.attrelid, string_agg(a.xmin::text, ',' ORDER BY a.attnum) AS touched,
+         md5(string_agg(concat_ws(' ', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attgenerated,
+                                  a.attcollation, l.mark), ',' ORDER BY a.attnum)) AS mark
+  FROM wanted w JOIN pg_attribute a ON a.attrelid = w.oid JOIN pg_type t ON t.oid = a.atttypid
+  LEFT JOIN labels l ON l.enumtypid IN (t.oid, t.typelem, t.typbasetype)
+  WHERE a.attnum > 0 AND NOT a.attisdropped AND w.names ? a.attname::text GROUP BY 1
+),
+keys AS (
+  SELECT DISTINCT ON (i.indrelid) i.indrelid, i.indkey::smallint[] AS places, i.indnkeyatts AS n
+  FROM wanted w JOIN pg_index i ON i.indrelid = w.oid
+  WHERE i.indisvalid AND (i.indisprimary OR i.indisreplident) ORDER BY i.indrelid, i.indisprimary DESC
+)
+SELECT c.oid::bigint, n.nspname, c.relname, coalesce(s.mark, ''),
+       md5(concat(c.relrowsecurity, c.relkind, s.touched, b.mark)),
+       CASE WHEN c.relkind = 'p' OR b.tables = 1 THEN ARRAY(
+         SELECT a.attname::text FROM unnest(k.places) WITH ORDINALITY p(num, place)
+         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = p.num WHERE p.place <= k.n ORDER BY p.place)
+       ELSE '{}' END
+FROM wanted w JOIN pg_class c ON c.oid = w.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN stored b ON b.top = c.oid LEFT JOIN shaped s ON s.attrelid = c.oid LEFT JOIN keys k ON k.indrelid = c.oid
 """
 
 

@@ -244,7 +244,7 @@ def coded(slot: Slot, error: psycopg.Error, address: Address | None = None) -> M
             if "wal_level" in said:
                 return MillstreamError(Code.DATABASE_UNFIT, said, hint="ALTER SYSTEM SET wal_level = logical; restart")
             return lost(slot, said)
-        case psycopg.errors.UndefinedObject():
+        case psycopg.errors.UndefinedObject() | psycopg.errors.InternalError_():
             return lost(slot, said)
         case psycopg.errors.InsufficientPrivilege():
             return MillstreamError(Code.PRIVILEGE_MISSING, said, hint="ALTER ROLE <role> REPLICATION")

@@ -52,9 +52,8 @@ def test_a_change_is_seen_when_it_is_there(server: Server, psql: Callable[[str],
     psql("shop").run("CREATE TABLE t (n int);")
     seen: list[Rows] = []
     with server.superuser("shop") as connection, Watch(server.url("shop"), "SELECT n FROM t", seen.append) as watch:
-        assert watch.first_change_after(0.0) is not None  # the first look
         before = time.perf_counter()
-        assert watch.first_change_after(before, timeout=0.1) is None
+        assert watch.first_change_after(0.0, timeout=0.2) is None  # the first look is no change
         connection.execute("INSERT INTO t VALUES (7)")
         changed = watch.first_change_after(before)
         assert changed is not None
@@ -84,11 +83,7 @@ def test_it_says_what_it_took(spark: SparkSession, capsys: pytest.CaptureFixture
     said = json.loads(capsys.readouterr().out)
     assert said["verified"] == {"org_chart": True, "team_costs": True, "division_costs": True}
     assert said["is_clean"]
-    assert [change["did"]["org_chart"] for change in said["changes"]] == [
-        "+0 ~0 -0",
-        "+1 ~0 -0",
-        "+0 ~4 -0",
-        "+0 ~0 -0",
-    ]
-    for change in said["changes"]:
-        assert 0 < change["commit_to_row_ms"] <= change["refresh_ms"] + 1000
+    chart = [change["did"]["org_chart"] for change in said["changes"]]
+    assert chart == ["+0 ~0 -0", "+1 ~0 -0", "+4 ~0 -4", "+0 ~0 -0"]
+    for change in said["changes"]:  # no Spark job is faster, so it is the change and not a look before it
+        assert 20 < change["commit_to_row_ms"] <= change["refresh_ms"] + 1000

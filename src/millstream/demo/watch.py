@@ -62,12 +62,14 @@ class Watch:
         self._connection = psycopg.connect(url, autocommit=True)
         self._query = query
         self._seen = seen
+        self._last = fetched(self._connection, query)
         self._changed = threading.Condition()
         self._changes: list[float] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def __enter__(self) -> Self:
+        self._seen(self._last)
         self._thread.start()
         return self
 
@@ -87,13 +89,12 @@ class Watch:
         return [change for change in self._changes if change > moment]
 
     def _watch(self) -> None:
-        last: Rows | None = None
         while not self._ended.wait(_INTERVAL_SECONDS):
             now = fetched(self._connection, self._query)
-            if now == last:
+            if now == self._last:
                 continue
             with self._changed:
                 self._changes.append(time.perf_counter())
                 self._changed.notify_all()
-            last = now
+            self._last = now
             self._seen(now)

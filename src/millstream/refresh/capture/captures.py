@@ -45,6 +45,7 @@ from millstream.sources.postgres.buffers import install, remove, widen
 from millstream.sources.postgres.connection import Connection, connect
 from millstream.sources.postgres.looks import look_at
 from millstream.sources.postgres.relations import Relation, find_relation
+from millstream.sources.postgres.slot import flush_wal
 from millstream.sources.postgres.types import MirrorColumn, mirror_columns, mirror_schema
 
 _LOAD = 0
@@ -190,6 +191,7 @@ class Captures:
             if look is None or (look.schema, look.name) != (relation.schema, relation.name):
                 raise MillstreamError(Code.UNKNOWN_TABLE, f"{capture.name} was dropped meanwhile")
             capture = replace(capture, shape=look.shape, filenodes=look.storage, key=key_of(capture, look))
+            flush_wal(connection)
             version = self._copy(cut, capture)
         loaded = replace(capture, version=version, details={**capture.details, POSITION: cut.position})
         self._record(loaded, position=cut.position)

@@ -43,6 +43,7 @@ from millstream.sources.postgres.looks import Look, look_at
 from millstream.sources.postgres.mirror import Mirror, land, resync
 from millstream.sources.postgres.poll import where
 from millstream.sources.postgres.relations import Relation, find_named
+from millstream.sources.postgres.slot import flush_wal
 from millstream.sources.postgres.types import MirrorColumn, mirror_schema
 from millstream.sources.postgres.windows import Window, changed_buffers, read_window, trim
 
@@ -179,6 +180,8 @@ class Tick:
                 look = next(iter(look_at(connection, oids).values()), None)
                 state = capture_states(connection, list(oids), schema).get(relation.oid) if relation else None
                 verdict = judge_closely(capture, relation, look, state)
+            if verdict.answer is Answer.RESYNC and is_whole(capture) and capture.id not in self.again:
+                verdict = replace(verdict, answer=Answer.FOLLOW)  # when it is read
             found[capture.id] = verdict
         return found
 
@@ -210,6 +213,7 @@ class Tick:
         reread = {i: r for i, r in self.again.items() if verdicts[i].answer in (Answer.FOLLOW, Answer.RESYNC)}
         for capture_id in {*windows, *reread}:
             self._check_mirror(capture_id, reread)
+        flush_wal(self.connection)  # a crash of the server must not undo what is counted as read
         tick_id = self.database.last_tick
         if windows or reread:
             tick_id = self._begin(cut, {*windows, *reread})

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +280,78 @@ def test_a_mirror_that_is_not_what_it_should_be(both: Kit, owner: Owner) -> None
     both.tick()
     both.assert_exact(owner, "t")
     assert any("version" in said for said in both.said)
+
+
+def test_an_older_catalog(both: Kit, owner: Owner, shop: Shop) -> None:
+    """Restored from a copy: the buffers no longer have what came since."""
+    (file,) = both.root.glob("*.db")
+    copy = both.root.parent / "copy.db"
+    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    owner.execute("UPDATE t SET n = n + 1")
+    both.tick()
+    owner.execute("DELETE FROM t WHERE id = 1")
+    both.tick()
+    both.catalog.close()
+    for left in both.root.glob(f"{file.name}*"):
+        left.unlink()
+    shutil.copy(copy, file)
+    with open_kit(both.root, shop.address) as restored:
+        restored.tick()
+        restored.assert_exact(owner, "t", "bag")
+        owner.execute("UPDATE t SET n = n + 1")
+        restored.tick()
+        restored.assert_exact(owner, "t", "bag")
+        restored.assert_nothing_twice()
+
+
+def test_row_policies_that_would_hide_rows(both: Kit, owner: Owner) -> None:
+    owner.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    with pytest.raises(MillstreamError) as caught:
+        both.tick()
+    assert caught.value.code is Code.PRIVILEGE_MISSING
+    owner.execute("ALTER TABLE t DISABLE ROW LEVEL SECURITY")
+    owner.execute("DELETE FROM t WHERE id = 1")
+    both.tick()
+    both.assert_exact(owner, "t")
+
+
+def test_captures_begin_and_end_while_others_tick(both: Kit, owner: Owner, shop: Shop) -> None:
+    """Two lakes' processes would do the same: locks are taken in one order, and no change is lost."""
+    stop, wrong = threading.Event(), list[BaseException]()
+
+    def ticking() -> None:
+        try:
+            with open_kit(both.root, shop.address) as other:
+                while not stop.is_set():
+                    other.tick()
+        except BaseException as error:  # noqa: BLE001 - shown below
+            wrong.append(error)
+
+    def writing() -> None:
+        with shop.owner() as writer:
+            while not stop.is_set():
+                writer.execute("WITH x AS (UPDATE t SET n = n + 1) UPDATE bag SET d = d + 1")
+
+    threads = [threading.Thread(target=f) for f in (ticking, ticking, writing)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(6):
+            both.read(f"r{number}", "t", *(("unused",) if number == 3 else ()))
+            if number == 0:
+                both.forget("a")
+            elif number % 2:
+                both.forget(f"r{number - 1}")
+            both.tick()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+    both.tick()
+    both.assert_exact(owner, "t", "bag")
+    both.assert_nothing_twice()
 
 
 def test_lost_changes_are_an_error_once(both: Kit, owner: Owner, shop: Shop) -> None:

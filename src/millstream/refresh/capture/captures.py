@@ -74,6 +74,7 @@ class Captures:
         self._clock = clock
         self._progress = progress
         self._connections = Connections()
+        self._ticked: set[str] = set()
 
     def close(self) -> None:
         """Close the connections."""
@@ -111,9 +112,12 @@ class Captures:
                 database=self._database(name),
                 wanted=wanted,
                 wider=wider or {},
+                is_first=name not in self._ticked,
             ).run()
 
-        return self._connections.run(self._database(name), tick)
+        versions = self._connections.run(self._database(name), tick)
+        self._ticked.add(name)
+        return versions
 
     def _database(self, name: str) -> AttachedDatabase:
         found = self._catalog.find_database(name)

@@ -45,6 +45,7 @@ from millstream.sources.postgres.buffers import install, remove, widen
 from millstream.sources.postgres.connection import Connection, connect
 from millstream.sources.postgres.looks import look_at
 from millstream.sources.postgres.relations import Relation, find_relation
+from millstream.sources.postgres.slot import flush_wal
 from millstream.sources.postgres.types import MirrorColumn, mirror_columns, mirror_schema
 
 _LOAD = 0
@@ -73,6 +74,7 @@ class Captures:
         self._clock = clock
         self._progress = progress
         self._connections = Connections()
+        self._ticked: set[str] = set()
 
     def close(self) -> None:
         """Close the connections."""
@@ -110,9 +112,12 @@ class Captures:
                 database=self._database(name),
                 wanted=wanted,
                 wider=wider or {},
+                is_first=name not in self._ticked,
             ).run()
 
-        return self._connections.run(self._database(name), tick)
+        versions = self._connections.run(self._database(name), tick)
+        self._ticked.add(name)
+        return versions
 
     def _database(self, name: str) -> AttachedDatabase:
         found = self._catalog.find_database(name)
@@ -190,6 +195,7 @@ class Captures:
             if look is None or (look.schema, look.name) != (relation.schema, relation.name):
                 raise MillstreamError(Code.UNKNOWN_TABLE, f"{capture.name} was dropped meanwhile")
             capture = replace(capture, shape=look.shape, filenodes=look.storage, key=key_of(capture, look))
+            flush_wal(connection)
             version = self._copy(cut, capture)
         loaded = replace(capture, version=version, details={**capture.details, POSITION: cut.position})
         self._record(loaded, position=cut.position)

@@ -43,6 +43,7 @@ from millstream.sources.postgres.looks import Look, look_at
 from millstream.sources.postgres.mirror import Mirror, land, resync
 from millstream.sources.postgres.poll import where
 from millstream.sources.postgres.relations import Relation, find_named
+from millstream.sources.postgres.slot import flush_wal
 from millstream.sources.postgres.types import MirrorColumn, mirror_schema
 from millstream.sources.postgres.windows import Window, changed_buffers, read_window, trim
 
@@ -67,7 +68,9 @@ class Tick:
     Args:
         connection: in autocommit mode.
         wanted: names of tables; of those that nothing captures only these are read.
-        wider: the columns a capture shall have from now on.
+        wider: further columns that a capture shall have from now on.
+        is_first: the first tick of this process, which looks at every mirror: an older copy of the catalog may have
+            been put in its place, and then the buffers no longer have what came since.
     """
 
     catalog: Catalog
@@ -79,6 +82,7 @@ class Tick:
     database: AttachedDatabase
     wanted: Collection[str] = ()
     wider: Mapping[str, Sequence[MirrorColumn]] = field(default_factory=dict)
+    is_first: bool = False
     captures: dict[str, Capture] = field(default_factory=dict, init=False)
     again: dict[str, str] = field(default_factory=dict, init=False)
     """Why captures are to be compared with their tables, as far as it is known yet."""
@@ -118,7 +122,7 @@ class Tick:
         for capture in self.captures.values():
             if is_whole(capture) and capture.name in self.wanted:
                 found[capture.id] = "nothing records its changes"
-            elif reason := capture.details.get(RESYNC):
+            elif reason := capture.details.get(RESYNC) or (self.is_first and self._moved(capture)):
                 found[capture.id] = str(reason)
         return found
 
@@ -179,6 +183,8 @@ class Tick:
                 look = next(iter(look_at(connection, oids).values()), None)
                 state = capture_states(connection, list(oids), schema).get(relation.oid) if relation else None
                 verdict = judge_closely(capture, relation, look, state)
+            if verdict.answer is Answer.RESYNC and is_whole(capture) and capture.id not in self.again:
+                verdict = replace(verdict, answer=Answer.FOLLOW)  # when it is read
             found[capture.id] = verdict
         return found
 
@@ -208,8 +214,10 @@ class Tick:
     def _advance(self, cut: Cut, verdicts: Mapping[str, Verdict]) -> None:
         windows = self._windows(cut, verdicts)
         reread = {i: r for i, r in self.again.items() if verdicts[i].answer in (Answer.FOLLOW, Answer.RESYNC)}
-        for capture_id in {*windows, *reread}:
-            self._check_mirror(capture_id, reread)
+        for capture_id in windows:
+            if reason := self._moved(self.captures[capture_id]):
+                raise _RereadError(capture_id, reason)
+        flush_wal(self.connection)  # a crash of the server must not undo what is counted as read
         tick_id = self.database.last_tick
         if windows or reread:
             tick_id = self._begin(cut, {*windows, *reread})
@@ -246,15 +254,14 @@ class Tick:
         assert self.database.position is not None, "a loaded mirror has a position"
         return str(self.database.position["snapshot"])
 
-    def _check_mirror(self, capture_id: str, reread: Mapping[str, str]) -> None:
-        """A mirror that somebody else has written, or whose catalog was restored, is not where it is said to be."""
-        capture, store = self.captures[capture_id], self.worker.store
+    def _moved(self, capture: Capture) -> str | None:
+        """Why a mirror is not where it is said to be: somebody else has written it, or the catalog is an older one."""
+        store = self.worker.store
         assert capture.version is not None
         now = store.version(capture.path)
-        if now != capture.version and store.classify(capture.path, capture.version, now).kind is not RangeKind.NOTHING:
-            reason = f"its mirror is at version {now}, the catalog knows {capture.version}"
-            if capture_id not in reread:
-                raise _RereadError(capture_id, reason)
+        if now == capture.version or store.classify(capture.path, capture.version, now).kind is RangeKind.NOTHING:
+            return None
+        return f"its mirror is at version {now}, the catalog knows {capture.version}"
 
     def _begin(self, cut: Cut, capture_ids: Collection[str]) -> int:
         made = [self.worker.store.transaction_version(self.captures[i].path, i) or 0 for i in capture_ids]

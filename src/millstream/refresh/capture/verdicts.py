@@ -77,12 +77,13 @@ def judge_closely(capture: Capture, relation: Relation | None, look: Look | None
         return Verdict(Answer.GIVE_UP, error.message, look, relation)
     if change := _changed(capture.columns, now):
         return Verdict(Answer.GIVE_UP, change, look, relation)
-    columns = tuple((c.name, c.pg_type, c.spark_type) for c in now)
+    types = {c.name: (c.name, c.pg_type, c.spark_type) for c in now}
+    columns = tuple(types[name] for name, _, _ in capture.columns)  # in the mirror's order
     if capture.details.get(STALE):
         return Verdict(Answer.GIVE_UP, str(capture.details[STALE]), look, relation)
     if relation.oid != capture.oid or capture.details.get(MISSING):
         return Verdict(Answer.REINSTALL, "another table has its name", look, relation, columns)
-    if set(columns) != set(capture.columns):
+    if columns != capture.columns:
         return Verdict(Answer.REINSTALL, "a column has another type of the same values", look, relation, columns)
     if _is_untriggered(capture, triggers):
         return Verdict(Answer.REINSTALL, "its triggers were changed", look, relation)

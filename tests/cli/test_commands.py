@@ -339,7 +339,56 @@ class TestInspection:
         assert data["edges"][0] == {"source": "orders", "reader": "totals"}
 
 
+class TestAttaching:
+    def test_attach(self, lake: StandIn, call: Call) -> None:
+        result = call("attach", "Shop", "env:SHOP", "--cdc", "trigger")
+        assert ("attach", "Shop", "env:SHOP", "trigger") in lake.calls
+        assert (result.code, result.out) == (0, "attached shop: env:SHOP, cdc auto\n")
+        attached = {"name": "shop", "kind": "postgres", "address": "env:SHOP", "cdc": "auto"}
+        assert call("attach", "shop", "env:SHOP", "--json").data == {"attached": attached}
+
+    def test_detach(self, lake: StandIn, call: Call) -> None:
+        assert call("detach", "shop").out == "detached shop\n"
+        assert call("detach", "shop", "--cascade", "--json").data == {"detached": "shop"}
+        assert call("detach", "shop", "--forget").code == 0
+        assert [c for c in lake.calls if c[0] == "detach"] == [
+            ("detach", "shop", False, False),
+            ("detach", "shop", True, False),
+            ("detach", "shop", False, True),
+        ]
+
+    def test_a_cascade_asks_first(self, lake: StandIn, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+        assert call("detach", "shop", "--cascade").code == 1
+        assert all(c[0] != "detach" for c in lake.calls)
+        assert call("detach", "shop", "--cascade", "--yes").code == 0
+
+    def test_the_script_is_only_printed(self, lake: StandIn, call: Call) -> None:
+        assert call("detach", "shop", "--script").out == "DROP SCHEMA IF EXISTS x CASCADE;\n"
+        assert call("detach", "shop", "--script", "--json").data == {"script": "DROP SCHEMA IF EXISTS x CASCADE;\n"}
+        assert all(c[0] != "detach" for c in lake.calls)
+
+    def test_sources(self, lake: StandIn, call: Call) -> None:
+        lines = call("sources").out.splitlines()
+        assert "shop.public.orders" in lines[2]
+        assert "id, amount" in lines[2]
+        assert "1 min 2 s" in lines[2]
+        assert "service=store" in lines[3]
+        first, second = call("sources", "--json").data
+        assert (first["table"], first["columns"], first["buffered_rows"]) == (
+            "shop.public.orders",
+            ["id", "amount"],
+            1200,
+        )
+        assert second["table"] is None
+
+
 class TestSql:
+    def test_an_address_is_not_shown(self, lake: StandIn, call: Call) -> None:
+        result = call("sql", " -- who\nattach postgres 'postgresql://me:hush@host/db' AS shop")
+        assert "hush" not in result.out + result.err
+        assert "ATTACH POSTGRES …" in result.err
+
     def test_results(self, lake: StandIn, call: Call) -> None:
         lake.frames["SELECT 1"] = SAMPLE
         result = call("sql", "CREATE TABLE t (a INT); SELECT 1")

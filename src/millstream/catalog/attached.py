@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from millstream.naming import attached_name
+
 
 class CaptureMode(StrEnum):
     """How the changes of a database are captured, all its tables alike."""
@@ -82,7 +84,7 @@ class Capture:
     @property
     def name(self) -> str:
         """Its name in queries."""
-        return f"{self.database}.{self.schema}.{self.table}"
+        return str(attached_name(self.database, self.schema, self.table))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,4 +100,4 @@ class Serving:
     @property
     def name(self) -> str:
         """Its name in queries."""
-        return f"{self.database}.{self.schema}.{self.table}"
+        return str(attached_name(self.database, self.schema, self.table))

@@ -142,7 +142,7 @@ def drop(
         if cascade:
             dropped += _readers(ms.dag(), dropped[0])
             if not yes and sys.stdin.isatty():
-                _confirm(f"Drop {', '.join(dropped)}?")
+                confirm(f"Drop {', '.join(dropped)}?")
         try:
             with session.progress.working(f"dropping {name}"):
                 ms.drop_stream_table(name, cascade=cascade)
@@ -176,7 +176,7 @@ def _say(session: Session, ms: Facade, name: str, what: str, reasons: tuple[str,
         session.output.note(f"note: {reason}")
 
 
-def _confirm(question: str) -> None:
+def confirm(question: str) -> None:
     """Ask on stderr: `typer.confirm` would leave a blank on stdout, which is for results."""
     typer.echo(f"{question} [y/N]: ", err=True, nl=False)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         RefreshRecord,
         RefreshResult,
         RefreshStats,
+        SourceStatus,
         StreamTableStatus,
         VerifyResult,
     )
@@ -110,6 +111,14 @@ class Facade(Protocol):
     def verify(self, name: str) -> VerifyResult: ...
 
     def dag(self) -> Graph: ...
+
+    def attach(self, name: str, url: str, *, cdc: str = "auto") -> object: ...
+
+    def detach(self, name: str, *, cascade: bool = False, forget: bool = False) -> object: ...
+
+    def detach_script(self, name: str) -> str: ...
+
+    def sources(self) -> Sequence[SourceStatus]: ...
 
 
 def connect(lake: Path, config: Path | None, progress: ProgressHook) -> AbstractContextManager[Facade]:

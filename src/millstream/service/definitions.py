@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,15 @@ from millstream.lake.objects import fingerprint
 from millstream.naming import TableName, quote
 from millstream.results import RefreshMode, Status
 from millstream.scheduler.schedule import Schedule
-from millstream.service.dialects import Dialect, as_written, parse_dialect, pointing_into, require_ansi
+from millstream.service.dialects import (
+    Dialect,
+    as_written,
+    default_dialect,
+    naming_the_dialect,
+    parse_dialect,
+    pointing_into,
+    require_ansi,
+)
 from millstream.service.notices import ChangeFeedWarning, FullRefreshWarning, NoticeWarning, tell
 from millstream.service.recorded import AsItIs, AsRecorded
 from millstream.settings import Settings
@@ -61,14 +70,17 @@ class Definitions:
 
     def compile(self, query: str, mode: RefreshMode, dialect: str | None = None) -> Compiled:
         """Compile a query against the lake as it is now, under the settings of the user's session."""
-        if parse_dialect(dialect) is not Dialect.SPARK:
-            return self._compile_translated(query, mode, AsItIs(self._lake, self._feed_obstacle))
+        if parse_dialect(dialect or self.default_dialect(query)) is not Dialect.SPARK:
+            with nullcontext() if dialect else naming_the_dialect():
+                return self._compile_translated(query, mode, AsItIs(self._lake, self._feed_obstacle))
         _require_query(query)
         self._lake.sync()
         worker = self._workers.here()
         worker.use(self._workers.semantics())
         _refuse_locks(query)
-        worker.analyzer.describe_text(with_union_all(query))  # errors that point into the user's own text
+        analysed = with_union_all(self._lake.analysable(query))
+        with pointing_into(query, analysed):
+            worker.analyzer.describe_text(analysed)  # errors that point into the user's own text
         sources = AsItIs(self._lake, self._feed_obstacle)
         try:
             return compile_query(query, mode, sources, worker.analyzer, self._functions(query, sources))
@@ -83,6 +95,11 @@ class Definitions:
                 hint="write it in another way, or put it into a table",
             ) from error
 
+    def default_dialect(self, query: str) -> Dialect:
+        """The dialect of a query whose dialect is not given."""
+        self._lake.sync()
+        return default_dialect(query, self._lake)
+
     def _compile_translated(
         self, query: str, mode: RefreshMode, sources: AsItIs, semantics: Mapping[str, str] | None = None
     ) -> Compiled:
@@ -93,7 +110,7 @@ class Definitions:
         require_ansi(semantics if semantics is not None else self._workers.semantics())
         translation = translate(query, sources, worker.analyzer)
         text = translation.spark_text
-        analysed = with_union_all(text)
+        analysed = with_union_all(self._lake.analysable(text))
         with pointing_into(query, text, analysed):
             worker.analyzer.describe_text(analysed)
             compiled = compile_query(text, mode, sources, worker.analyzer, self._functions(text, sources))
@@ -182,6 +199,8 @@ class Definitions:
         if dependency.kind is SourceKind.TABLE:
             found = self._catalog.lake_object(ObjectKind.TABLE, name)
             return "lies elsewhere" if found is not None and _place(found) != dependency.source_id else None
+        if name.database is not None:
+            return None  # a view of an attached database: the tick looks at it
         found = self._catalog.lake_object(_OBJECTS[dependency.kind], name)
         if found is None:
             return "was dropped"
@@ -280,6 +299,12 @@ class Definitions:
     def create(self, name: TableName, query: str, schedule: str, mode: RefreshMode, dialect: str | None) -> StreamTable:
         """Record a stream table with empty stored tables; it is filled by its first refresh."""
         parsed = Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds)
+        if name.database is not None:
+            raise MillstreamError(
+                Code.NAME_INVALID,
+                f"{name} is no name for a stream table",
+                hint="use name or schema.name; a stream table lives in the lake",
+            )
         self._lake.sync()
         if self._catalog.find(name) is not None:
             raise MillstreamError(
@@ -402,8 +427,7 @@ class Definitions:
             dependencies.append(dependency)
         for kind, texts in ((SourceKind.VIEW, compiled.views), (SourceKind.FUNCTION, compiled.functions)):
             for name in texts:
-                found = self._catalog.lake_object(_OBJECTS[kind], TableName.parse(name))
-                mark = found.fingerprint if found else ""
+                mark = self._mark_of(kind, TableName.parse(name))
                 dependencies.append(Dependency(kind=kind, name=name, source_id=name, fingerprint=mark))
         public = compiled.layouts[-1]
         body = {
@@ -431,6 +455,12 @@ class Definitions:
             dependencies=tuple(dependencies),
             functions_used=tuple(compiled.functions),
         )
+
+    def _mark_of(self, kind: SourceKind, name: TableName) -> str:
+        if name.database is not None:  # the tick compares it with the view's text in the database
+            return fingerprint(self._lake.attached.relation(name.parts).view_text or "")
+        found = self._catalog.lake_object(_OBJECTS[kind], name)
+        return found.fingerprint if found else ""
 
     def _recorded(self, source: Source, compiled: Compiled) -> tuple[dict[str, object], Dependency]:
         name = TableName.parse(source.id)

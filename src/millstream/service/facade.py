@@ -14,7 +14,7 @@ from millstream.catalog.models import SourceKind, StreamTable
 from millstream.engine.analyzer import explained
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.errors import Code, MillstreamError
-from millstream.naming import TableName
+from millstream.naming import TableName, split_name
 from millstream.refresh.full_text import run_text
 from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
 from millstream.refresh.locks import locks_for
@@ -27,11 +27,14 @@ from millstream.results import (
     RefreshRecord,
     RefreshResult,
     RefreshStats,
+    SourceStatus,
     StreamTableStatus,
     VerifyResult,
 )
 from millstream.scheduler.dag import Dag
 from millstream.scheduler.schedule import Schedule
+from millstream.service.attached_reads import readable
+from millstream.service.attaching import Attaching
 from millstream.service.definitions import parse_mode, parse_status
 from millstream.service.engine import Engine
 from millstream.service.explain import explanation
@@ -89,6 +92,7 @@ class Millstream:
         self._clock: Callable[[], datetime] = utc_now
         self._catalog = Catalog.open(settings.catalog_url or root)
         self._locks = locks_for(self._catalog, root)
+        self._attaching = Attaching(self._catalog, self._locks, settings, root, lambda: self._clock())
         self._started: Engine | None = None
         self._is_closed = False
         self._starting = threading.RLock()
@@ -145,14 +149,18 @@ class Millstream:
         return Statements(self, engine.lake, self._catalog, self._settings, engine.spark).run(text)
 
     def table(self, name: str) -> DataFrame:
-        """A stream table, table or view as a DataFrame.
+        """A stream table, table or view as a DataFrame; also `shop.public.orders` of an attached database.
 
         Raises:
-            MillstreamError: UNKNOWN_TABLE.
+            MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS.
         """
-        self._engine.lake.sync()
+        lake = self._engine.lake
+        lake.sync()
         try:
-            return self.spark.table(self._engine.lake.spark_name(TableName.parse(name)))
+            parts = split_name(name)
+            if lake.attached.database(parts) is not None:
+                return self.spark.table(readable(lake, self.spark, parts))
+            return self.spark.table(lake.spark_name(TableName.parse(name)))
         except SPARK_ERRORS as e:
             raise explained(e, name) from e
 
@@ -175,6 +183,8 @@ class Millstream:
         """Declare a query whose result is kept up to date, and load it unless `initialize` is false.
 
         Args:
+            dialect: `spark` or `postgres`; unless given, `postgres` where every table it reads, through stream tables
+                and views, is one of a PostgreSQL database.
             serve_to: a table of an attached database, `database.schema.table`, that shall hold the result too; the
                 others are as for `serve_stream_table`.
 
@@ -203,10 +213,11 @@ class Millstream:
         *,
         schedule: str | None = None,
         refresh_mode: str | None = None,
-        dialect: str = "spark",
+        dialect: str | None = None,
     ) -> None:
         """What CREATE OR REPLACE does to a stream table that exists: another definition under the same name."""
-        self.alter_stream_table(name, query=query, schedule=schedule, refresh_mode=refresh_mode, dialect=dialect)
+        meant = dialect or self._engine.definitions.default_dialect(query)
+        self.alter_stream_table(name, query=query, schedule=schedule, refresh_mode=refresh_mode, dialect=meant)
         self._refresh(TableName.parse(name), InitiatedBy.INITIAL)
 
     def alter_stream_table(
@@ -263,6 +274,51 @@ class Millstream:
                 if (table := self._catalog.find_by_id(table_id)) is not None:
                     self._engine.servings.stop(table, cascade=cascade)
             self._engine.definitions.drop(parsed, cascade=cascade)
+
+    # PostgreSQL databases
+
+    def attach(self, name: str, url: str, *, cdc: str = "auto") -> None:
+        """Make the tables of a PostgreSQL database readable as `name.schema.table`.
+
+        Args:
+            url: where it is, without a password: `postgresql://user@host/database` with a passfile, `service=NAME`, or
+                `env:NAME`, a variable that holds the url.
+            cdc: how changes are captured: by `trigger`, from the `wal`, or `auto`: by triggers until the WAL can be
+                read.
+
+        Raises:
+            MillstreamError: NAME_TAKEN, NAME_INVALID, ADDRESS_INVALID, SECRET_IN_ADDRESS, DATABASE_UNREACHABLE,
+                DATABASE_UNFIT, PRIVILEGE_MISSING with the GRANTs to run.
+        """
+        self._attaching.attach(name, url, cdc)
+
+    def detach(self, name: str, *, cascade: bool = False, forget: bool = False) -> None:
+        """Remove everything millstream made in a database, and forget it.
+
+        Args:
+            cascade: drop the stream tables that read it or are served into it, too.
+            forget: leave the database as it is, e.g. because it is gone; `detach_script` is what its owner can run.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
+        """
+        database = self._attaching.get(name).name
+        for table in self._attaching.dependents(database) if cascade else ():
+            if self._catalog.find(table) is not None:  # it may have gone with one before it
+                self.drop_stream_table(str(table), cascade=True)
+        self._attaching.detach(database, forget=forget)
+
+    def detach_script(self, name: str) -> str:
+        """The SQL that removes what millstream made in a database, for its owner to run without millstream.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED.
+        """
+        return self._attaching.script(name)
+
+    def sources(self) -> list[SourceStatus]:
+        """What is captured of attached databases, how, how far and how stale it is."""
+        return self._attaching.sources()
 
     # Serving
 

@@ -41,7 +41,7 @@ class Server:
     """
 
     def __init__(self, settings: dict[str, str] | None = None, binaries: Path | None = None) -> None:
-        self._binaries = binaries or _wheel_binaries()
+        self.binaries = binaries or _wheel_binaries()
         self._user = "pgserver" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
         if self._user is not None:
             _ensure_user(self._user)
@@ -100,7 +100,7 @@ class Server:
     def _run(self, program: str, *arguments: str) -> None:
         with tempfile.TemporaryFile("w+") as output:  # a pipe would stay open in the server, and we would wait for it
             done = subprocess.run(
-                [str(self._binaries / program), *arguments],
+                [str(self.binaries / program), *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 user=self._user,

@@ -15,7 +15,7 @@ from shops import Shop
 
 from millstream import naming
 from millstream.sinks.postgres.ledger import Ledger
-from millstream.sinks.postgres.serve import PostgresSink, Served, Surroundings
+from millstream.sinks.postgres.serve import PostgresSink, Served
 from millstream.sinks.postgres.target import Mark, Target, UserTriggers
 from millstream.sinks.postgres.types import served_columns
 
@@ -61,7 +61,7 @@ class Table:
     shop: Shop
     target: Target
     feed: Feed
-    around: Surroundings = field(default_factory=Surroundings)
+    sources: dict[int, str] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     stage: str = "stage-1"
 
@@ -91,14 +91,14 @@ class Table:
     def again(self) -> Served:
         """Serve what is there."""
         with connected(self.shop) as connection:
-            done = PostgresSink(connection, LEDGER, self.around).serve(self.target, self.mark, self.feed)
+            done = PostgresSink(connection, LEDGER, self.sources).serve(self.target, self.mark, self.feed)
         self.notices += done.notices
         return done
 
     def declare(self) -> None:
         """Make the table."""
         with connected(self.shop) as connection:
-            PostgresSink(connection, LEDGER, self.around).declare(self.target, "lake", "totals")
+            PostgresSink(connection, LEDGER).declare(self.target, "lake", "totals")
 
     def option(self, **changes: Any) -> None:
         """Serve with other options from now on."""

@@ -371,9 +371,20 @@ def test_dropping_asks_about_views_of_users(shop: Shop) -> None:
         assert t.rows() == Counter([("a", 1)])
         sink.drop(t.target, cascade=True)
     assert t.run("SELECT to_regclass('public.totals')") == [(None,)]
-    assert t.run("SELECT relname FROM pg_class WHERE relnamespace = 'millstream'::regnamespace AND relkind = 'r'") == [
-        ("serving",)
-    ]
+    assert t.run("SELECT count(*) FROM pg_namespace WHERE nspname = 'millstream'") == [(0,)]
+
+
+def test_dropping_leaves_what_others_have_in_the_schema(shop: Shop) -> None:
+    t, other = served(shop, BAG, None), served(shop, KEYED, ["k"], name="other")
+    t.serve(("a", 1))
+    other.serve((1, 10))
+    t.run("CREATE TABLE millstream.mine (x int)")
+    with connected(shop) as connection:
+        PostgresSink(connection, LEDGER).drop(t.target, cascade=False)
+        other.serve((1, 11))
+        assert other.rows() == Counter([(1, 11)])
+        PostgresSink(connection, LEDGER).drop(other.target, cascade=False)
+    assert t.run("SELECT relname FROM pg_class WHERE relnamespace = 'millstream'::regnamespace") == [("mine",)]
 
 
 def test_dropping_leaves_a_table_of_others_alone(shop: Shop) -> None:

@@ -16,11 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))  # for the module b
 
 from lake_kit import Lake, open_lake, refused
 
-from millstream.catalog.attached import AttachedDatabase
 from millstream.errors import Code
 from millstream.results import RefreshStatus
 from millstream.service.notices import NoticeWarning, ServingWarning
-from millstream.sources.postgres.connection import identify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,26 +33,10 @@ def lake(spark: SparkSession, tmp_path: Path, shop: Shop) -> Iterator[Lake]:
     with shop.owner() as owner:
         owner.execute("GRANT CREATE ON SCHEMA public TO millstream")
     with open_lake(tmp_path / "lake") as opened:
-        attach(opened, shop)
+        opened.ms.attach("shop", str(shop.address))
         rows = ("1, 'ann', 10.00", "2, 'ann', 5.50", "3, 'bob', 1.00", "4, NULL, 2.00")
         opened.table("orders", "id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)", *rows)
         yield opened
-
-
-def attach(lake: Lake, shop: Shop) -> None:
-    """Put the record of the database into the catalog."""
-    with shop.connect() as connection:
-        identity = identify(connection)
-    lake.ms._catalog.put_database(
-        AttachedDatabase(
-            name="shop",
-            address=str(shop.address),
-            cdc="auto",
-            system=identity.system,
-            timeline=identity.timeline,
-            database=identity.database,
-        )
-    )
 
 
 def query(shop: Shop, text: str) -> list[tuple[Any, ...]]:
@@ -108,7 +90,28 @@ def test_from_declaration_to_drop(lake: Lake, shop: Shop) -> None:
         lake.sql("DROP STREAM TABLE totals")
     assert lake.rows("totals") == Counter(second)
     lake.sql("DROP STREAM TABLE totals CASCADE")
-    assert query(shop, "SELECT to_regclass('public.totals'), count(*) FROM millstream.serving") == [(None, 0)]
+    assert query(shop, "SELECT to_regclass('public.totals'), to_regnamespace('millstream')") == [(None, None)]
+
+
+def test_its_name_in_a_query_is_the_stream_table_itself(lake: Lake, shop: Shop) -> None:
+    lake.ms.create_stream_table("totals", TOTALS, serve_to="shop.public.totals", dialect="spark")
+    lake.ms.create_stream_table("big", "SELECT customer, n FROM shop.public.totals WHERE total > 3", dialect="spark")
+    assert [d.name for d in lake.ms._catalog.list()[0].definition.dependencies] == ["totals"]
+    assert lake.ms._catalog.captures() == ()
+    lake.sql("INSERT INTO orders VALUES (5, 'eve', 7.00)")
+    lake.ms.refresh_stream_table("big")  # brings the other up to date, and serves it
+    assert lake.rows("big") == Counter([("ann", 2), ("eve", 1)])
+    assert rows(shop) == lake.rows("totals")
+    with refused(Code.CYCLE):
+        lake.ms.alter_stream_table(
+            "totals",
+            query="SELECT customer, MAX(total) AS total, COUNT(*) AS n FROM shop.public.totals GROUP BY customer",
+        )
+    with refused(Code.DEPENDENTS_EXIST, "served as shop.public.totals"):
+        lake.sql("DETACH shop")
+    lake.sql("DETACH shop CASCADE")
+    assert lake.ms.status() == []
+    assert query(shop, "SELECT to_regclass('public.totals'), to_regnamespace('millstream')") == [(None, None)]
 
 
 def test_a_failure_to_serve_is_loud_and_made_good(lake: Lake, shop: Shop) -> None:

@@ -10,8 +10,8 @@ from serving_kit import BAG, KEYED, Table, served
 from shops import Shop
 
 from millstream.errors import Code, MillstreamError
-from millstream.sinks.postgres.serve import Surroundings
 from millstream.sinks.postgres.target import UserTriggers
+from millstream.sources.postgres.installed import BufferSettings
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -215,7 +215,7 @@ def test_a_trigger_that_writes_into_a_source_is_told_once(shop: Shop) -> None:
     t = served(shop, KEYED, ["k"])
     t.run("CREATE TABLE public.orders (id bigint)", "GRANT ALL ON public.orders TO millstream")
     oid = t.run("SELECT 'public.orders'::regclass::oid::bigint")[0][0]
-    t.around = Surroundings(sources={oid: "public.orders"})
+    t.sources = {oid: "public.orders"}
     t.serve((1, 10))
     before(t, "INSERT INTO orders VALUES (NEW.k); RETURN NEW;", "UPDATE")
     t.serve((1, 11))
@@ -227,9 +227,10 @@ def test_a_trigger_that_writes_into_a_source_is_told_once(shop: Shop) -> None:
 
 def test_capture_triggers_of_another_lake_are_no_users_triggers(shop: Shop) -> None:
     t = served(shop, KEYED, ["k"], triggers=UserTriggers.OFF)
-    t.around = Surroundings(capture_schemas=("millstream_changes",))
     t.serve((1, 10))
-    t.run("CREATE SCHEMA millstream_changes", "GRANT USAGE ON SCHEMA millstream_changes TO millstream")
+    mark = BufferSettings(lake="another").mark.replace("'", "''")
+    t.run("CREATE SCHEMA millstream_changes", f"COMMENT ON SCHEMA millstream_changes IS '{mark}'")
+    t.run("GRANT USAGE ON SCHEMA millstream_changes TO millstream")
     t.run("CREATE TABLE public.seen (k bigint)", "GRANT ALL ON public.seen TO millstream")
     t.run(
         "CREATE FUNCTION millstream_changes.note() RETURNS trigger LANGUAGE plpgsql AS "

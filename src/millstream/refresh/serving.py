@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from millstream.sinks.postgres.serve import PostgresSink, Served
     from millstream.sinks.postgres.target import Connection, Target
 
-_CAPTURE_SCHEMA = "millstream_changes"
 # a result of more rows goes through files instead of the driver's memory
 _MAX_COLLECTED_ROWS = 200_000
 _BATCH_ROWS = 50_000
@@ -203,24 +202,18 @@ class TableServer:
             )
         try:
             from millstream.sinks.postgres.ledger import Ledger
-            from millstream.sinks.postgres.serve import PostgresSink, Surroundings
+            from millstream.sinks.postgres.serve import PostgresSink
         except ImportError as e:
             raise MillstreamError(
                 Code.DEPENDENCY_MISSING,
                 "serving into a PostgreSQL database needs psycopg",
                 hint="pip install 'millstream[postgres]'",
             ) from e
-        around = Surroundings(
-            capture_schemas=(str(attached.details.get("buffer_schema", _CAPTURE_SCHEMA)),),
-            sources={
-                c.oid: f"{c.schema}.{c.table}"
-                for c in self._catalog.captures(database)
-                if c.name in table.base_frontier
-            },
-        )
+        captures = self._catalog.captures(database)
+        sources = {c.oid: f"{c.schema}.{c.table}" for c in captures if c.name in table.base_frontier}
         connection = self._connection(attached)
         try:
-            yield PostgresSink(connection, Ledger(self._settings.serving_schema), around)
+            yield PostgresSink(connection, Ledger(self._settings.serving_schema), sources)
         except BaseException:
             connection.close()
             raise

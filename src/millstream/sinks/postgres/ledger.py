@@ -156,10 +156,24 @@ class Ledger:
         )
 
     def remove(self, connection: Connection, target: Target) -> None:
-        """Forget a served table."""
+        """Forget a served table, and with the last one the schema."""
         if self.find(connection, target) is None:
             return
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SERIAL])
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.places(target)))
         connection.execute(
             sql.SQL("DELETE FROM {} WHERE stream_table_id = %s").format(self._serving), [target.table_id]
         )
+        if connection.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(self._serving)).fetchone() is None:
+            connection.execute(sql.SQL("DROP VIEW {}").format(self._view))
+            connection.execute(sql.SQL("DROP TABLE {}").format(self._serving))
+            if not self._has_others(connection):
+                connection.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(self.schema)))
+
+    def _has_others(self, connection: Connection) -> bool:
+        """Whether somebody has put something else into the schema."""
+        query = (
+            "SELECT 1 FROM pg_depend d JOIN pg_namespace n ON d.refobjid = n.oid "
+            "WHERE n.nspname = %s AND d.refclassid = 'pg_namespace'::regclass LIMIT 1"
+        )
+        return connection.execute(query, [self.schema]).fetchone() is not None

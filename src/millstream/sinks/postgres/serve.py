@@ -60,19 +60,6 @@ class Feed(Protocol):
         """All rows at the present version, in pieces."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What else a database has to do with millstream.
-
-    Args:
-        capture_schemas: where functions of capture triggers lie, which are not users' triggers.
-        sources: the oids and names of the tables the stream table reads in the same database.
-    """
-
-    capture_schemas: tuple[str, ...] = ()
-    sources: Mapping[int, str] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class Served:
     """What was done; `notices` are things its user should know, each said once."""
@@ -88,12 +75,16 @@ class _OvertakenError(Exception):
 
 
 class PostgresSink:
-    """Served tables of one database, over one connection in autocommit mode."""
+    """Served tables of one database, over one connection in autocommit mode.
 
-    def __init__(self, connection: Connection, ledger: Ledger, around: Surroundings | None = None) -> None:
+    Args:
+        sources: the oids and names of the tables the stream table reads in the same database.
+    """
+
+    def __init__(self, connection: Connection, ledger: Ledger, sources: Mapping[int, str] | None = None) -> None:
         self._connection = connection
         self._ledger = ledger
-        self._around = around or Surroundings()
+        self._sources = sources or {}
 
     def declare(self, target: Target, lake_id: str, stream_table: str) -> None:
         """Make the table, empty, under a name that is free.
@@ -159,7 +150,7 @@ class PostgresSink:
                 self._ledger.touch(connection, target, mark)
                 return Served(NONE)
             self._lock(target, "ROW EXCLUSIVE")
-            triggers = user_triggers(connection, found.oid, self._around.capture_schemas)
+            triggers = user_triggers(connection, found.oid)
             live = triggers if target.user_triggers is UserTriggers.AUTO else ()
             places = self._ledger.places(target) if entry.by_place or _needs_places(target, live) else None
             if places is not None and entry.by_place and entry.filenode != found.filenode:
@@ -167,7 +158,7 @@ class PostgresSink:
             if places is not None and not entry.by_place:
                 by_place.prepare(connection, places)
                 by_place.adopt(connection, target, places)
-            written = WrittenElsewhere(connection, self._around.sources if live else {})
+            written = WrittenElsewhere(connection, self._sources if live else {})
             with suppressed(connection, target, () if live else triggers):
                 counts = self._move(target, found, change, live, places)
             done = Served(DIFFERENTIAL, counts, "CHANGED")
@@ -200,14 +191,14 @@ class PostgresSink:
             entry = self._ledger.find(connection, target, lock=True)
             assert entry is not None
             self._lock(target, "SHARE ROW EXCLUSIVE")  # nobody else moves rows that were compared
-            triggers = user_triggers(connection, found.oid, self._around.capture_schemas)
+            triggers = user_triggers(connection, found.oid)
             is_auto = target.user_triggers is UserTriggers.AUTO
             live = tuple(t for t in triggers if is_auto and not t.is_row)
             places = self._ledger.places(target) if _needs_places(target, triggers if is_auto else ()) else None
             names = [c.name for c in target.columns]
             stage(connection, target, (("P", line) for piece in feed.contents() for line in lines_of(piece, names)))
             rewrite.locate(connection, target)
-            written = WrittenElsewhere(connection, self._around.sources if live else {})
+            written = WrittenElsewhere(connection, self._sources if live else {})
             with suppressed(connection, target, [t for t in triggers if t not in live]):
                 if places is not None:
                     by_place.prepare(connection, places)

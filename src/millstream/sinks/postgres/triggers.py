@@ -16,12 +16,14 @@ from psycopg import sql
 
 from millstream.sinks.postgres.target import Connection, Target, listed
 
-# tgtype: 1 row, 2 before, 4 insert, 16 update
+# tgtype: 1 row, 2 before, 4 insert, 16 update. Capture, of any lake, has its functions in a schema with this comment.
+_CAPTURE = "millstream's capture%"
 _TRIGGERS = """
 SELECT t.tgname::text, t.tgenabled = 'A', (t.tgtype & 1) <> 0, (t.tgtype & 3) = 3,
        (t.tgtype & 3) = 3 AND (t.tgtype & 20) <> 0
 FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
-WHERE t.tgrelid = %s::oid AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND NOT n.nspname = ANY(%s)
+WHERE t.tgrelid = %s::oid AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')
+      AND coalesce(obj_description(n.oid, 'pg_namespace'), '') NOT LIKE %s
 ORDER BY t.tgname
 """
 # What this session has written; it may include what earlier transactions did, so two readings are compared.
@@ -42,9 +44,9 @@ class UserTrigger:
     may_alter: bool
 
 
-def user_triggers(connection: Connection, relation: int, capture_schemas: Iterable[str]) -> tuple[UserTrigger, ...]:
+def user_triggers(connection: Connection, relation: int) -> tuple[UserTrigger, ...]:
     """The enabled triggers of users on a table; no other can be made while the caller holds a lock on it."""
-    rows = connection.execute(_TRIGGERS, [relation, list(capture_schemas)]).fetchall()
+    rows = connection.execute(_TRIGGERS, [relation, _CAPTURE]).fetchall()
     return tuple(UserTrigger(*row) for row in rows)
 
 

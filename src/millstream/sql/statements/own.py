@@ -87,15 +87,13 @@ def _alter(s: Scanner) -> AlterStreamTable:
     if s.at("AS"):
         query, offset = _query(s)
         return AlterStreamTable(name, query=query, query_offset=offset, dialect=dialect)
-    if dialect is not None:
-        s.expect("AS", "AS and the query")
-    if s.accept("SERVE TO"):
+    if dialect is None and s.accept("SERVE TO"):
         return AlterStreamTable(name, serve_to=s.last(_served_name(s)))
-    if s.accept("STOP SERVING"):
+    if dialect is None and s.accept("STOP SERVING"):
         cascade = s.accept("CASCADE")
         keep_table = not cascade and s.accept("KEEP TABLE")
         return AlterStreamTable(name, stop_serving=s.last(True), cascade=cascade, keep_table=keep_table)
-    s.expect("SET", "SET, SERVE TO, STOP SERVING, or AS and the query")
+    s.expect("SET" if dialect is None else "AS", "SET, SERVE TO, STOP SERVING, or AS and the query")
     if s.at("SCHEDULE"):
         return AlterStreamTable(name, set_schedule=s.last(_schedule(s)))
     if s.accept("REFRESH MODE"):
@@ -180,20 +178,20 @@ def _table_name(s: Scanner) -> TableName:
         raise s.error(e.code, e.message, e.hint or hint, position) from None
 
 
-def _dialect(s: Scanner) -> str:
-    s.expect("DIALECT")
-    token = s.accept_type(TokenType.STRING) or s.accept_type(TokenType.VAR)
-    if token is None:
-        s.fail("spark or postgres")
-    return token.text.lower()
-
-
 def _served_name(s: Scanner) -> str:
     """A table of an attached database; each part as it was written, in quotes where it was."""
     tokens = s.name(quotes='`"')
     if not 2 <= len(tokens) <= 3:
         s.fail("a table of an attached database, such as shop.public.totals")
     return ".".join(s.text[t.start : t.end + 1] for t in tokens)
+
+
+def _dialect(s: Scanner) -> str:
+    s.expect("DIALECT")
+    token = s.accept_type(TokenType.STRING) or s.accept_type(TokenType.VAR)
+    if token is None:
+        s.fail("spark or postgres")
+    return token.text.lower()
 
 
 def _schedule(s: Scanner) -> str:
@@ -230,9 +228,3 @@ def _query(s: Scanner) -> tuple[str, int]:
     # What this tokenizer cannot finish may be fine in the query's own dialect: the query's parser decides.
     query = stripped(s.text, as_token.end + 1, s.piece.stop)
     return query.text, query.offset
-
-
-def _later(s: Scanner, words: str, hint: str) -> MillstreamError:
-    first, last = s.piece.tokens[s.index], s.piece.tokens[s.index + len(words.split()) - 1]
-    message = f"{words} is for PostgreSQL databases; this version of millstream serves Delta tables only"
-    return s.error(Code.UNSUPPORTED_SQL, message, hint, s.span(first, last))

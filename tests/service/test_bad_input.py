@@ -233,5 +233,5 @@ def test_one_statement_at_a_time(t: Lake) -> None:
         assert error_of(t, text).code is Code.SYNTAX_ERROR, text
     assert error_of(t, "SELECT nope FROM t").code is Code.UNKNOWN_COLUMN
     assert error_of(t, "INSERT INTO missing VALUES (1)").code is Code.UNKNOWN_TABLE
-    for text in ("ATTACH POSTGRES 'x' AS y", "DETACH y"):
-        assert error_of(t, text).code is Code.UNSUPPORTED_SQL
+    assert error_of(t, "ATTACH POSTGRES 'x' AS y").code is Code.ADDRESS_INVALID
+    assert error_of(t, "DETACH y").code is Code.NOT_ATTACHED

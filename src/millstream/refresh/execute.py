@@ -35,13 +35,13 @@ from millstream.diff.plan import (
 from millstream.diff.recursive import RecursiveStage
 from millstream.diff.stages import NamedStage
 from millstream.engine.spark_errors import SPARK_ERRORS
-from millstream.engine.storage import Commit, Rows, Txn
+from millstream.engine.storage import Commit, Rows, Txn, taken_away
 from millstream.engine.worker import Scale, Worker
 from millstream.naming import quote
 from millstream.ops import Table
 from millstream.refresh.fixpoint import Loop
 from millstream.refresh.inputs import BoundInput
-from millstream.refresh.stored_rows import StoredRows, taken_away
+from millstream.refresh.stored_rows import StoredRows
 from millstream.settings import Settings
 from millstream.sinks.delta import Counts, change_set, repeated, repeated_frame
 

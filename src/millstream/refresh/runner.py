@@ -128,7 +128,7 @@ class Runner:
             before, seen = request.table, (request.paths, request.base_versions)
             if reason := self._definitions.outdated(before, request.compiled, *seen):
                 table, compiled = self._definitions.rebind(before, reason)
-                if _read_by(table) != _read_by(before):
+                if _read_by(table) != _read_by(before) or _lie_elsewhere(table, request.paths):
                     raise OtherSourcesError(str(table.name))
                 request = replace(request, table=table, compiled=compiled)
             self._definitions.watch(request.table, request.compiled, *seen)
@@ -557,6 +557,12 @@ def _read_by(table: StreamTable) -> set[str]:
     """The tables and stream tables a table reads."""
     kinds = {SourceKind.TABLE, SourceKind.STREAM_TABLE}
     return {d.name for d in table.definition.dependencies if d.kind in kinds}
+
+
+def _lie_elsewhere(table: StreamTable, paths: Mapping[str, str]) -> bool:
+    """Whether tables it reads were loaded anew, in another place, to be read by it."""
+    tables = [d for d in table.definition.dependencies if d.kind is SourceKind.TABLE]
+    return any(paths.get(d.name) != d.source_id for d in tables)
 
 
 def _reinit_reason(table: StreamTable) -> str | None:

@@ -5,6 +5,7 @@ Working on the text, not on a tree printed again, keeps every literal and functi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ from sqlglot import TokenType, exp
 from sqlglot.dialects import Spark
 
 from millstream.naming import quote
-from millstream.sql.parse import parse_query
+from millstream.sql.parse import parse_anything, parse_query
 from millstream.sql.validate import is_current_time
+
+_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?:(?:EXTENDED|CODEGEN|COST|FORMATTED)\s+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class TableReference:
 
 def table_references(text: str) -> tuple[TableReference, ...]:
     """The tables a query reads, in the order they stand there; names of CTEs are not among them."""
-    found = [_reference(table) for table in _real_tables(parse_query(text))]
+    found = [_reference(table) for table in real_tables(parse_query(text))]
     return tuple(sorted(found, key=lambda r: r.start))
 
 
@@ -38,21 +41,43 @@ def exchange_tables(text: str, replacement: Callable[[TableReference], str]) -> 
     >>> exchange_tables("SELECT orders.id FROM orders", lambda r: "v1")
     'SELECT orders.id FROM v1 AS `orders`'
     """
-    changes = [(start, end, "") for start, end in _schemas_of_columns(text)]
-    for reference in table_references(text):
+    return _exchanged(text, parse_query(text), replacement)
+
+
+def exchange_tables_read(text: str, replacement: Callable[[TableReference], str | None]) -> str:
+    """Replace tables that any statement reads; None leaves one as it is, as does a statement nobody can look into.
+
+    >>> exchange_tables_read("INSERT INTO a SELECT * FROM b", lambda r: "v1" if r.parts == ("b",) else None)
+    'INSERT INTO a SELECT * FROM v1 AS `b`'
+    """
+    explain = _EXPLAIN.match(text)
+    head, rest = (text[: explain.end()], text[explain.end() :]) if explain else ("", text)
+    tree = parse_anything(rest)
+    return head + _exchanged(rest, tree, replacement) if tree is not None else text
+
+
+def _exchanged(text: str, tree: exp.Expr, replacement: Callable[[TableReference], str | None]) -> str:
+    changes: list[tuple[int, int, str]] = []
+    unnamed: set[tuple[str, ...]] = set()
+    for table in real_tables(tree):
+        reference = _reference(table)
         new = replacement(reference)
-        if not reference.has_alias:
+        if new is None:
+            continue
+        if not reference.has_alias and not isinstance(table.parent, exp.Describe | exp.Cache):
             new += f" AS {quote(reference.parts[-1])}"
+            unnamed.add(tuple(p.lower() for p in reference.parts))
         changes.append((reference.start, reference.end, new))
+    changes += [(start, end, "") for start, end in _schemas_of_columns(tree, unnamed)]
     for start, end, new in sorted(changes, reverse=True):
         text = text[:start] + new + text[end:]
     return text
 
 
-def _schemas_of_columns(text: str) -> Iterator[tuple[int, int]]:
+def _schemas_of_columns(tree: exp.Expr, tables: set[tuple[str, ...]]) -> Iterator[tuple[int, int]]:
     """Where `schema.` stands in `schema.table.column`: only the table's alias is known once it is exchanged."""
-    tables = {tuple(p.lower() for p in r.parts) for r in table_references(text) if len(r.parts) > 1 and not r.has_alias}
-    for column in parse_query(text).find_all(exp.Column):
+    tables = {t for t in tables if len(t) > 1}
+    for column in tree.find_all(exp.Column):
         parts = [part.name.lower() for part in column.parts]
         for table in tables:
             if len(parts) > len(table) and tuple(parts[: len(table)]) == table:
@@ -75,7 +100,8 @@ def uses_current_time(text: str) -> bool:
     return any(is_current_time(node) for node in parse_query(text).walk())
 
 
-def _real_tables(tree: exp.Query) -> Iterator[exp.Table]:
+def real_tables(tree: exp.Expr) -> Iterator[exp.Table]:
+    """The tables in a tree, without the names of its CTEs."""
     for table in tree.find_all(exp.Table):
         if isinstance(table.this, exp.Identifier) and not _names_a_cte(table):
             yield table

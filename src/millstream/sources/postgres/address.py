@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -63,6 +63,20 @@ class Address:
             )
         _parsed(value)
         return make_conninfo(value)
+
+    def __str__(self) -> str:
+        return self.reference
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedAddress(Address):
+    """All that it takes to connect from another process or machine, secrets included: for memory only."""
+
+    secret: str = field(repr=False)
+
+    def conninfo(self) -> str:
+        """What libpq connects with."""
+        return self.secret
 
     def __str__(self) -> str:
         return self.reference

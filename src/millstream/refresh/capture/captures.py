@@ -1,0 +1,337 @@
+"""Which tables of attached databases are captured: begun with their first reader, widened, ended with the last.
+
+Three kinds of locks, always in this order: those of stream tables; `captures-<database>`, under which captures begin
+and end; `database-<database>`, under which mirrors are brought forward. The second is held from before a capture begins
+until its reader is recorded, so that nobody takes it for one that nobody reads. A table is loaded under the second
+alone: the other tables of its database go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import psycopg
+
+from millstream.catalog import Catalog
+from millstream.catalog.attached import AttachedDatabase, Capture
+from millstream.catalog.models import ObjectKind, new_id
+from millstream.engine.storage import Txn
+from millstream.engine.worker import Workers
+from millstream.errors import Code, MillstreamError
+from millstream.naming import TableName
+from millstream.refresh.capture.connections import Connections, coded
+from millstream.refresh.capture.cut import Cut, cutting
+from millstream.refresh.capture.readers import mirror_object
+from millstream.refresh.capture.record import (
+    POSITION,
+    WHOLE,
+    buffer_settings,
+    columns_of,
+    is_kept,
+    is_whole,
+    with_buffer,
+)
+from millstream.refresh.capture.tick import Tick, commit_metadata
+from millstream.refresh.capture.verdicts import key_of
+from millstream.refresh.locks import LockManager
+from millstream.settings import Settings
+from millstream.sources.postgres.address import Address
+from millstream.sources.postgres.buffers import install, remove, widen
+from millstream.sources.postgres.connection import Connection, connect
+from millstream.sources.postgres.looks import look_at
+from millstream.sources.postgres.relations import Relation, find_relation
+from millstream.sources.postgres.slot import flush_wal
+from millstream.sources.postgres.types import MirrorColumn, mirror_columns, mirror_schema
+
+_LOAD = 0
+"""The transaction number of a mirror's first commit; ticks count from 1."""
+_TRIES = 5
+
+
+class Captures:
+    """The captured tables of a lake's attached databases."""
+
+    def __init__(
+        self,
+        root: Path,
+        catalog: Catalog,
+        workers: Workers,
+        locks: LockManager,
+        settings: Settings,
+        clock: Callable[[], datetime],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._root = root / "mirrors"
+        self._catalog = catalog
+        self._workers = workers
+        self._locks = locks
+        self._settings = settings
+        self._clock = clock
+        self._progress = progress
+        self._connections = Connections()
+        self._ticked: set[str] = set()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()
+
+    # Bringing forward
+
+    def advance(self, names: Collection[str]) -> dict[str, int]:
+        """Bring the databases of some tables or views to now; gives the versions of their mirrors, by name.
+
+        Raises:
+            MillstreamError: DATABASE_UNREACHABLE, CAPTURE_LOST, PRIVILEGE_MISSING, ...
+        """
+        versions: dict[str, int] = {}
+        for database in _databases(names):
+            with self._locks.acquire([_database_key(database)]):
+                versions |= self._tick(database, names)
+            self._end_forgotten(database)
+        return versions
+
+    def _tick(
+        self,
+        name: str,
+        wanted: Collection[str] = (),
+        wider: Mapping[str, Sequence[MirrorColumn]] | None = None,
+    ) -> dict[str, int]:
+        def tick(connection: Connection) -> dict[str, int]:
+            return Tick(
+                catalog=self._catalog,
+                worker=self._workers.here(),
+                settings=self._settings,
+                now=self._clock,
+                progress=self._progress,
+                connection=connection,
+                database=self._database(name),
+                wanted=wanted,
+                wider=wider or {},
+                is_first=name not in self._ticked,
+            ).run()
+
+        versions = self._connections.run(self._database(name), tick)
+        self._ticked.add(name)
+        return versions
+
+    def _database(self, name: str) -> AttachedDatabase:
+        found = self._catalog.find_database(name)
+        if found is None:
+            raise MillstreamError(Code.NOT_ATTACHED, f"there is no attached database {name}", hint="attach it again")
+        return found
+
+    # Beginning
+
+    @contextmanager
+    def beginning(self, used: Mapping[str, Sequence[str]]) -> Iterator[None]:
+        """Capture those columns of those tables; the reader is to be recorded inside the block.
+
+        What was begun is ended again if the block fails.
+
+        Args:
+            used: columns by the tables' full names.
+
+        Raises:
+            MillstreamError: UNKNOWN_TABLE, UNSUPPORTED_TYPE, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, LOCK_TIMEOUT, ...
+        """
+        databases = _databases(used)
+        with self._locks.acquire([_captures_key(d) for d in databases]):
+            try:
+                for name, columns in used.items():
+                    self._begin(TableName.parse(name), columns)
+                yield
+            except BaseException:
+                for database in databases:
+                    self._end_unread(database)
+                raise
+
+    def _begin(self, name: TableName, used: Sequence[str]) -> None:
+        assert name.database is not None
+        database = self._database(name.database)
+        existing = next((c for c in self._catalog.captures(database.name) if c.name == str(name)), None)
+        with self._own_connection(database) as connection:
+            relation = find_relation(connection, name.parts[2], name.parts[1])
+            columns = _wanted_columns(relation, used)
+            if existing is not None and is_kept(existing) and existing.oid == relation.oid:
+                have = {column for column, _, _ in existing.columns}
+                more = [c for c in columns if c.name not in have]
+                if more:
+                    self._widen(connection, database, existing, relation, more)
+                return
+            if existing is not None:
+                self._end(connection, existing)
+            self._load(connection, database, relation, columns)
+
+    def _load(
+        self, connection: Connection, database: AttachedDatabase, relation: Relation, columns: Sequence[MirrorColumn]
+    ) -> None:
+        capture_id = new_id()
+        capture = Capture(
+            id=capture_id,
+            database=database.name,
+            schema=relation.schema,
+            table=relation.name,
+            oid=relation.oid,
+            columns=tuple((c.name, c.pg_type, c.spark_type) for c in columns),
+            key=(),
+            shape="",
+            filenodes="",
+            path=str(self._root / capture_id),
+            details={} if relation.kind.is_captured else {WHOLE: True},
+        )
+        self._record(capture)  # so that whoever comes after a crash finds what to remove
+        names = [c.name for c in columns]
+        if not is_whole(capture):
+            buffer = install(connection, relation, columns, buffer_settings(database, self._catalog))
+            capture = with_buffer(capture, buffer)
+        self._progress(f"loading {capture.name}")
+        with cutting(Address(database.address), connection, {capture.id: relation}) as cut:
+            look = look_at(cut.connection, {relation.oid: names}).get(relation.oid)
+            if look is None or (look.schema, look.name) != (relation.schema, relation.name):
+                raise MillstreamError(Code.UNKNOWN_TABLE, f"{capture.name} was dropped meanwhile")
+            capture = replace(capture, shape=look.shape, filenodes=look.storage, key=key_of(capture, look))
+            flush_wal(connection)
+            version = self._copy(cut, capture)
+        loaded = replace(capture, version=version, details={**capture.details, POSITION: cut.position})
+        self._record(loaded, position=cut.position)
+        self._catalog.put_lake_object(mirror_object(loaded), replace=True)
+
+    def _copy(self, cut: Cut, capture: Capture) -> int:
+        worker, columns = self._workers.here(), columns_of(capture)
+        worker.store.create(capture.path, mirror_schema(columns), stats_columns=capture.key)
+        with cut.contents(worker, capture.id, columns, self._progress) as rows:
+            return worker.store.append(capture.path, rows, Txn(capture.id, _LOAD), commit_metadata(cut)).version
+
+    def _widen(
+        self,
+        connection: Connection,
+        database: AttachedDatabase,
+        capture: Capture,
+        relation: Relation,
+        more: Sequence[MirrorColumn],
+    ) -> None:
+        """More columns for a mirror that others read: its rows are written anew, which those do not see."""
+        wide = [*columns_of(capture), *more]
+        self._progress(f"capturing {', '.join(c.name for c in more)} of {capture.name} too")
+        with self._locks.acquire([_database_key(database.name)]):
+            if not is_whole(capture):
+                buffer = widen(connection, relation, wide, buffer_settings(database, self._catalog))
+                now = next(c for c in self._catalog.captures(database.name) if c.id == capture.id)
+                self._catalog.put_database(self._database(database.name), captures=[with_buffer(now, buffer)])
+            self._tick(database.name, wider={capture.id: more})
+        left = next(c for c in self._catalog.captures(database.name) if c.id == capture.id)
+        if not is_kept(left) or len(left.columns) < len(wide):
+            raise MillstreamError(
+                Code.SOURCE_CHANGED, f"{capture.name} was altered while it was read", hint="try again"
+            )
+
+    def _record(self, capture: Capture, position: str | None = None) -> None:
+        with self._locks.acquire([_database_key(capture.database)]):
+            database = self._database(capture.database)
+            if position is not None and database.position is None:
+                database = replace(database, position={"snapshot": position}, reached_at=self._clock())
+            self._catalog.put_database(database, captures=[capture])
+
+    # Ending
+
+    def end_unread(self, databases: Collection[str]) -> None:
+        """End the captures that no stream table reads any more.
+
+        Raises:
+            MillstreamError: DATABASE_UNREACHABLE, LOCK_TIMEOUT: then a later tick does it.
+        """
+        for database in sorted(databases):
+            with self._locks.acquire([_captures_key(database)]):
+                self._end_unread(database)
+
+    def _end_forgotten(self, database: str) -> None:
+        """After a crash between a definition and its capture; not while somebody is about to define."""
+        if not self._unread(database):
+            return
+        try:
+            with self._locks.acquire([_captures_key(database)], timeout=0):
+                self._end_unread(database)
+        except MillstreamError as error:
+            if error.code is not Code.LOCK_TIMEOUT:
+                raise
+
+    def _unread(self, database: str) -> list[Capture]:
+        captures = self._catalog.captures(database)
+        if not captures:
+            return []
+        read = {d.name for table in self._catalog.list() for d in table.definition.dependencies}
+        return [c for c in captures if c.name not in read]
+
+    def _end_unread(self, database: str) -> None:
+        unread = self._unread(database)
+        if unread:
+            with self._own_connection(self._database(database)) as connection:
+                for capture in unread:
+                    self._end(connection, capture)
+        self._sweep()
+
+    def _end(self, connection: Connection, capture: Capture) -> None:
+        with self._locks.acquire([_database_key(capture.database)]):
+            if not is_whole(capture):
+                remove(connection, capture.oid, buffer_settings(self._database(capture.database), self._catalog))
+            name = TableName.parse(capture.name)
+            known = self._catalog.lake_object(ObjectKind.TABLE, name)
+            if known is not None and known.location == capture.path:
+                self._catalog.drop_lake_object(ObjectKind.TABLE, name)
+            self._catalog.drop_capture(capture.id)
+        shutil.rmtree(capture.path, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Delete mirrors that a crash has left without a record."""
+        if not self._root.exists():
+            return
+        known = {c.path for c in self._catalog.captures()}
+        for directory in self._root.iterdir():
+            if str(directory) not in known:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    @contextmanager
+    def _own_connection(self, database: AttachedDatabase) -> Iterator[Connection]:
+        """For work that is not done under the database's lock, or fails without being tried again."""
+        try:
+            with connect(Address(database.address)) as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise coded(error, database.name) from error
+
+
+def _wanted_columns(relation: Relation, used: Sequence[str]) -> tuple[MirrorColumn, ...]:
+    """The columns a query uses, and those of the key, by which rows are told apart."""
+    wanted = set(used)
+    try:
+        mirror_columns(relation, relation.key)
+        wanted |= set(relation.key)
+    except MillstreamError:
+        pass  # then rows are told apart by all captured columns
+    if wanted:
+        return mirror_columns(relation, sorted(wanted))
+    for column in relation.columns:  # of a query that only counts rows, one column will do
+        try:
+            return mirror_columns(relation, [column.name])
+        except MillstreamError:
+            continue
+    raise MillstreamError(
+        Code.UNSUPPORTED_TYPE, f"{relation.qualified} has no column that can be captured", hint="give it a key"
+    )
+
+
+def _databases(names: Collection[str]) -> list[str]:
+    return sorted({d for n in names if (d := TableName.parse(n).database) is not None})
+
+
+def _database_key(database: str) -> str:
+    return f"database-{database}"
+
+
+def _captures_key(database: str) -> str:
+    return f"captures-{database}"

@@ -28,6 +28,7 @@ from millstream.refresh.capture.connections import Connections, coded
 from millstream.refresh.capture.cut import Cut, cutting
 from millstream.refresh.capture.readers import mirror_object
 from millstream.refresh.capture.record import (
+    GUARDED,
     POSITION,
     WHOLE,
     buffer_settings,
@@ -43,6 +44,7 @@ from millstream.settings import Settings
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.buffers import install, remove, widen
 from millstream.sources.postgres.connection import Connection, connect
+from millstream.sources.postgres.ddl_guard import guard
 from millstream.sources.postgres.looks import look_at
 from millstream.sources.postgres.relations import Relation, find_relation
 from millstream.sources.postgres.slot import flush_wal
@@ -90,9 +92,12 @@ class Captures:
         """
         versions: dict[str, int] = {}
         for database in _databases(names):
+            is_first = database not in self._ticked
             with self._locks.acquire([_database_key(database)]):
                 versions |= self._tick(database, names)
             self._end_forgotten(database)
+            if is_first and not self._settings.block_source_ddl:
+                self._guard(database)
         return versions
 
     def _tick(
@@ -144,6 +149,8 @@ class Captures:
             try:
                 for name, columns in used.items():
                     self._begin(TableName.parse(name), columns)
+                for database in databases:
+                    self._guard(database)
                 yield
             except BaseException:
                 for database in databases:
@@ -230,6 +237,22 @@ class Captures:
                 Code.SOURCE_CHANGED, f"{capture.name} was altered while it was read", hint="try again"
             )
 
+    def _guard(self, name: str) -> None:
+        """Have the database refuse DDL that changes captured columns if that is wanted, and only then."""
+        database, is_wanted = self._database(name), self._settings.block_source_ddl
+        if not is_wanted and not database.details.get(GUARDED):
+            return
+        kept = [c for c in self._catalog.captures(name) if is_kept(c)] if is_wanted else []
+        with self._own_connection(database) as connection:
+            schema = buffer_settings(database, self._catalog).schema
+            can = guard(connection, schema, {c.oid: [n for n, _, _ in c.columns] for c in kept})
+        if not can:
+            self._progress(f"{name} cannot refuse DDL (block_source_ddl): its role may make no event triggers")
+        if bool(database.details.get(GUARDED)) != bool(can and kept):
+            with self._locks.acquire([_database_key(name)]):
+                now = self._database(name)
+                self._catalog.put_database(replace(now, details={**now.details, GUARDED: bool(can and kept)}))
+
     def _record(self, capture: Capture, position: str | None = None) -> None:
         with self._locks.acquire([_database_key(capture.database)]):
             database = self._database(capture.database)
@@ -273,6 +296,7 @@ class Captures:
             with self._own_connection(self._database(database)) as connection:
                 for capture in unread:
                     self._end(connection, capture)
+            self._guard(database)
         self._sweep()
 
     def _end(self, connection: Connection, capture: Capture) -> None:

@@ -64,7 +64,7 @@ QUERIES: tuple[tuple[str, Code, tuple[int, int] | None], ...] = (
     ("SELECT a FROM t VERSION AS OF 0", Code.UNSUPPORTED_SQL, (2, 15)),
     ("SELECT a, rand() AS r FROM t", Code.VOLATILE_FUNCTION, (2, 11)),
     ("SELECT a FROM t WHERE b = current_user()", Code.VOLATILE_FUNCTION, None),
-    ("SELECT a, current_date() AS d FROM t", Code.VOLATILE_FUNCTION, None),
+    ("SELECT a FROM t WHERE current_time() > TIME '12:00:00'", Code.VOLATILE_FUNCTION, None),
     ("SELECT a FROM t LIMIT 1", Code.UNSUPPORTED_SQL, (2, 17)),
     ("SELECT a, COLLECT_LIST(b) OVER (PARTITION BY a) AS r FROM t", Code.UNSUPPORTED_SQL, (2, 11)),
     ("SELECT a FROM t ORDER BY a LIMIT 1 + 1", Code.UNSUPPORTED_SQL, (2, 28)),

@@ -2,9 +2,9 @@
 
 Semantics: the time is that of the refresh's data, one moment for the whole query. A row may come, go or look different
     because time has passed, without anybody changing it.
-Delta rule: with `op_t` the operator at a time, `delta(op(x)) = op_before(delta(x)) + (op_now - op_before)(new(x))`. Of a
-    filter the second term are the rows whose predicate is true at one of the two times only; of a projection those with
-    a column that differs, as they are now and, taken away, as they were.
+Delta rule: with `op_t` the operator at a time, `delta(op(x)) = op_before(delta(x)) + (op_now - op_before)(new(x))`. Of
+    a filter the second term are the rows whose predicate is true at one of the two times only; of a projection those
+    with a column that differs, as they are now and, taken away, as they were.
 State kept: none; the time of the contents is recorded with them. What is computed from the groups of an aggregation, or
     from a window, by the current time is a stage of its own over these.
 Cost: one look at the input at each refresh, also where nothing in it has changed. A column compared with the time is a

@@ -148,9 +148,7 @@ def _narrows(node: SemiJoin) -> bool:
 
 def _comes_from_changes(relation: Relation) -> bool:
     """Whether only few rows can have such keys; the keys of touched groups may be few and have all rows."""
-    return any(
-        (isinstance(n, Table) and n.is_weighted) or (isinstance(n, Filter) and n.few) for n in walk(relation)
-    )
+    return any((isinstance(n, Table) and n.is_weighted) or (isinstance(n, Filter) and n.few) for n in walk(relation))
 
 
 def _share_names(left: Relation, right: Relation) -> bool:

@@ -33,7 +33,15 @@ from millstream.sql.recursive_text import unrolled, with_union_all
 from millstream.sql.refused import refuse_in_every_mode
 from millstream.sql.rewrites import rewrite
 from millstream.sql.sources import Source, Sources, View
-from millstream.sql.text import TableReference, exchange_tables, table_references, uses_current_time, words
+from millstream.sql.text import (
+    EPOCH,
+    TableReference,
+    bind_current_time,
+    exchange_tables,
+    table_references,
+    uses_current_time,
+    words,
+)
 from millstream.sql.unsupported import RECOMPUTE
 from millstream.sql.validate import CONTEXT_NAMES, CURRENT_TIME_NAMES, validate
 
@@ -48,9 +56,10 @@ _ONLY_RECOMPUTED = {
 # What is wrong with a query is for Spark to say, and it has taken the query by the time it is lowered.
 _FOR_SPARK_TO_SAY = {Code.UNKNOWN_COLUMN, Code.UNKNOWN_TABLE, Code.QUERY_INVALID}
 AGES_BY_REFRESH = (
-    "the current time is that of each refresh's data: between refreshes nothing ages in or out, and each of them "
-    "recomputes the table, also where no source has changed"
+    "the current time is that of each refresh's data: between refreshes nothing ages in or out, so that the result is "
+    "as old as the schedule lets it become"
 )
+RECOMPUTED_BY_TIME = "each refresh recomputes the table, also where no source has changed"
 # Types no Delta table has, also inside of others; not names of fields.
 _UNSTORABLE = re.compile(r"(?:^|[<:,])(void|interval(?: \w+)*)(?=$|[>,])")
 
@@ -168,12 +177,13 @@ def compile_query(
             lowered = _lowered(query, _Known(names, tables, views), analyzer)
             if is_faithful is None:
                 printed = print_query(with_names(parse_query(query), lowered.made_names))
+                # one moment for both, or the optimiser's plans of one query differ
                 is_faithful = _prints_faithfully(
-                    with_union_all(query),
-                    with_union_all(printed),
+                    bind_current_time(with_union_all(query), EPOCH),
+                    bind_current_time(with_union_all(printed), EPOCH),
                     len(columns),
                     analyzer,
-                    lambda text: _over(text, names, views, empty),
+                    lambda text: bind_current_time(_over(text, names, views, empty), EPOCH),
                 )
             stages, closed_text = _maintained(lowered, query, columns, analyzer, is_faithful)
             notices = lowered.notices
@@ -182,7 +192,7 @@ def compile_query(
                 raise
             reasons = (f"{error.code}: {error.message}",)
     if any(uses_current_time(text) for text in (query, *views.values())):
-        notices = (*notices, AGES_BY_REFRESH)
+        notices = (*notices, AGES_BY_REFRESH if stages else f"{AGES_BY_REFRESH}; {RECOMPUTED_BY_TIME}")
     return Compiled(query, columns, tables, views, functions, stages, reasons, notices, is_faithful, names, closed_text)
 
 

@@ -1,8 +1,8 @@
 """The current time in expressions: one moment for a whole refresh, that of its data.
 
-A query says CURRENT_TIMESTAMP(), and only its filters and projections do. What runs says `:now`, the time of the refresh,
-or `:before`, that of the contents it starts from: parameters, so that the text stays the same and Spark plans with
-constants, which it compares with the statistics of files.
+A query says CURRENT_TIMESTAMP(), and only its filters and projections do. What runs says `:__ms_now`, the time of the
+refresh, or `:__ms_before`, that of the contents it starts from: parameters, so that a text is made once and Spark plans
+with constants, which it compares with the statistics of files. We fill them in: Delta's parser has no parameters.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import dataclasses
 
 from sqlglot import exp
 
+from millstream.naming import RESERVED_PREFIX
 from millstream.ops.relations import Filter, Item, Project, Relation
 
-NOW = exp.Placeholder(this="now")
-BEFORE = exp.Placeholder(this="before")
+NOW = exp.Placeholder(this=f"{RESERVED_PREFIX}now")
+BEFORE = exp.Placeholder(this=f"{RESERVED_PREFIX}before")
 
 
 def tells_time(subject: exp.Expr | Relation) -> bool:
@@ -49,3 +50,8 @@ def now(relation: Relation) -> Relation:
         return dataclasses.replace(relation, predicate=at(relation.predicate, NOW))
     assert isinstance(relation, Project)
     return dataclasses.replace(relation, items=items_at(relation.items, NOW))
+
+
+def filled_in(text: str, now: str, before: str, dialect: str = "spark") -> str:
+    """A text with the times, given in SQL, in place of its parameters."""
+    return text.replace(NOW.sql(dialect), now).replace(BEFORE.sql(dialect), before)

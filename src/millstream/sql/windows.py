@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from millstream.ops import Column, Item, Project, Relation, Window
+from millstream.ops.clock import tells_time
 from millstream.ops.expressions import add_columns, col
 from millstream.sql.aggregates.aggregation import name_of
 from millstream.sql.context import Context
 from millstream.sql.typing import avg_type, sum_type, typed
 from millstream.sql.unsupported import invalid, unsupported
-from millstream.sql.validate import is_current_time
 from millstream.sql.window_calls import function_of, map_parts, order_of, scalar_parts
 
 _NUMBERS = (exp.RowNumber, exp.Rank, exp.DenseRank, exp.Ntile)
@@ -109,7 +109,7 @@ class Windows:
     def _compute_times(self) -> None:
         """Let each part of a call that asks for the current time be a column of the input."""
         parts = (part for call, _ in self.calls for part in scalar_parts(call) if not isinstance(part, exp.Column))
-        timed = list(dict.fromkeys(p for p in parts if any(is_current_time(n) for n in p.walk())))
+        timed = list(dict.fromkeys(part for part in parts if tells_time(part)))
         if not timed:
             return
         types = typed(self.context.analyzer, self.input, timed)

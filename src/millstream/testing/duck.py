@@ -40,13 +40,13 @@ from millstream.diff.recursive import RecursiveStage
 from millstream.diff.rules import RULES
 from millstream.diff.stages import PUBLIC, NamedStage, split
 from millstream.ops import Column, Relation, render
-from millstream.ops.clock import BEFORE, NOW, at
+from millstream.ops.clock import NOW, at, filled_in
 from millstream.ops.render import to_sql
 from millstream.ops.standalone import standalone
 from millstream.sql.lower import lower
+from millstream.sql.one_moment import at_one_moment
 from millstream.sql.parse import parse_query
 from millstream.sql.rewrites import rewrite
-from millstream.sql.rewrites.isolate_time import at_one_moment
 from millstream.sql.validate import validate
 from millstream.testing.analyzer import DuckAnalyzer, Tables, duck_type
 from millstream.testing.values import Row, quoted_names, values
@@ -111,7 +111,9 @@ def _compile(query: str, tables: Schema) -> DuckPlan:
 
 def oracle_text(query: exp.Query) -> str:
     """A query in DuckDB's SQL, the current time a parameter."""
-    return to_sql(at(at_one_moment(query), NOW), "duckdb")
+    timed = at(at_one_moment(query), NOW)
+    assert isinstance(timed, exp.Query)
+    return to_sql(timed, "duckdb")
 
 
 @dataclass
@@ -323,9 +325,8 @@ class DuckStreamTable:
 
     def _timed(self, text: str) -> str:
         """A text with its parameters filled in; a script cannot have any."""
-        for parameter, moment in ((NOW, self.now), (BEFORE, self.before)):
-            text = text.replace(parameter.sql("duckdb"), f"TIMESTAMPTZ '{moment.isoformat()}+00'")
-        return text
+        now, before = (f"TIMESTAMPTZ '{moment.isoformat()}+00'" for moment in (self.now, self.before))
+        return filled_in(text, now, before, "duckdb")
 
 
 def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:

@@ -110,7 +110,7 @@ class Scalars:
 
     def _literals(self, kind: str) -> Sequence[str]:
         literals = _LITERALS.get(kind, ("TRUE", "FALSE"))
-        return (_HOUR, *literals) if self.tells_time and kind == "int" else literals
+        return (_HOUR, *literals, _HOUR) if self.tells_time and kind == "int" else literals
 
 
 def _meet(left: Col, right: Col) -> bool:

@@ -1,6 +1,6 @@
-"""Have only filters and projections ask for the current time, and by one function, CURRENT_TIMESTAMP().
+"""Have only filters and projections ask for the current time.
 
-These two have delta rules for the time (`diff.current_time`). A condition of an inner join becomes a filter on it. Of
+These two have delta rules for it (`diff.current_time`). A condition of an inner join becomes a filter on it. Of
 other joins, a condition on the one side that only decides which rows are partners is a filter of that side; else it is
 a column of its side, true or false, so that only rows change for which it does. A condition in which both sides and the
 time meet has the time as a column of the right one. Arguments of aggregates and windows are columns already.
@@ -16,7 +16,7 @@ from sqlglot import exp
 from millstream.naming import RESERVED_PREFIX
 from millstream.ops import AntiJoin, Column, Filter, InnerJoin, Item, OuterJoin, Project, Relation, SemiJoin, transform
 from millstream.ops.clock import tells_time
-from millstream.ops.expressions import add_columns, all_of, cast, col, keep
+from millstream.ops.expressions import add_columns, all_of, col, keep
 from millstream.ops.relations import referenced
 from millstream.sql.conditions import conjuncts
 
@@ -27,43 +27,22 @@ def isolate_time(relation: Relation) -> Relation:
     return transform(relation, lambda node: _isolated(node, numbers))
 
 
-def at_one_moment(expression: exp.Expr) -> exp.Expr:
-    """The expression with CURRENT_TIMESTAMP() in place of all functions of the current time."""
-
-    def replaced(node: exp.Expr) -> exp.Expr:
-        match node:
-            case exp.CurrentDate():
-                return cast(exp.CurrentTimestamp(), "date")
-            case exp.Localtimestamp():
-                return cast(exp.CurrentTimestamp(), "timestamp_ntz")
-            case exp.Anonymous() if str(node.this).lower() == "now":
-                return exp.CurrentTimestamp()
-        return node
-
-    return expression.transform(replaced)
-
-
 def _isolated(node: Relation, numbers: count[int]) -> Relation:
     match node:
-        case Filter():
-            return replace(node, predicate=at_one_moment(node.predicate))
-        case Project():
-            return replace(node, items=tuple(Item(at_one_moment(i.expression), i.column) for i in node.items))
         case InnerJoin():
             return _filtered(node)
         case OuterJoin() | SemiJoin() | AntiJoin():
-            conditions = conjuncts(at_one_moment(node.condition))
+            conditions = conjuncts(node.condition)
             if any(tells_time(c) for c in conditions):
                 return _Sides(node.left, node.right, numbers).joined(node, conditions)
     return node
 
 
 def _filtered(node: InnerJoin) -> Relation:
-    conditions = [at_one_moment(c) for c in node.conditions]
-    timed = [c for c in conditions if tells_time(c)]
+    timed = [c for c in node.conditions if tells_time(c)]
     if not timed:
         return node
-    return Filter(replace(node, conditions=tuple(c for c in conditions if not tells_time(c))), all_of(timed))
+    return Filter(replace(node, conditions=tuple(c for c in node.conditions if not tells_time(c))), all_of(timed))
 
 
 @dataclass

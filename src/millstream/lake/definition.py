@@ -28,6 +28,7 @@ from millstream.ops.standalone import standalone
 from millstream.results import RefreshMode
 from millstream.sql.column_names import with_names
 from millstream.sql.lower import Lowered, lower
+from millstream.sql.moving_days import has_moving_day, moving_day, moving_day_of
 from millstream.sql.parse import parse_query, print_query, start_of
 from millstream.sql.recursive_text import unrolled, with_union_all
 from millstream.sql.refused import refuse_in_every_mode
@@ -162,8 +163,11 @@ def compile_query(
     _refuse_opaque(functions)
     empty = {s.id: _empty(s) for s in tables.values()}
     unrolled(query)  # whether it can be run at all
-    columns = analyzer.describe_text(with_union_all(_over(query, names, views, empty)))
+    over_empty = with_union_all(_over(query, names, views, empty))
+    columns = analyzer.describe_text(over_empty)
     _check_columns(columns, query)
+    if has_moving_day(over_empty) and (word := moving_day_of(analyzer.analysed(over_empty))) is not None:
+        raise moving_day(word, query)
     stages: tuple[NamedStage, ...] = ()
     reasons: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()

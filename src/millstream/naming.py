@@ -17,6 +17,7 @@ FILE = "__ms_file"  # the data file a stored row lies in ...
 ROW = "__ms_row"  # ... and its position there
 VISIBLE = "__ms_visible"  # false for a group that HAVING hides
 RECURSION = "__ms_recursion"  # the source by which the step of a recursion reads its rows; numbered from the second on
+CLOCK = "__ms_clock"  # the input that says what time it is, of a stage whose query asks for it
 GROUP_ROWS = "__ms_rows"  # how many input rows a group has
 
 DEFAULT_SCHEMA = "default"

@@ -31,11 +31,12 @@ from millstream.ops.standalone import standalone
 from millstream.results import RefreshMode
 from millstream.sql.column_names import with_names
 from millstream.sql.lower import Lowered, lower
+from millstream.sql.moving_days import has_moving_day, moving_day, moving_day_of
 from millstream.sql.parse import parse_query, print_query, start_of
 from millstream.sql.recursive_text import unrolled, with_union_all
 from millstream.sql.rewrites import rewrite
 from millstream.sql.sources import Source, Sources
-from millstream.sql.text import exchange_tables, uses_current_time, words
+from millstream.sql.text import EPOCH, bind_current_time, exchange_tables, uses_current_time, words
 from millstream.sql.unsupported import RECOMPUTE
 from millstream.sql.validate import CONTEXT_NAMES, CURRENT_TIME_NAMES, validate
 
@@ -50,9 +51,10 @@ _ONLY_RECOMPUTED = {
 # What is wrong with a query is for Spark to say, and it has taken the query by the time it is lowered.
 _FOR_SPARK_TO_SAY = {Code.UNKNOWN_COLUMN, Code.UNKNOWN_TABLE, Code.QUERY_INVALID}
 AGES_BY_REFRESH = (
-    "the current time is that of each refresh's data: between refreshes nothing ages in or out, and each of them "
-    "recomputes the table, also where no source has changed"
+    "the current time is that of each refresh's data: between refreshes nothing ages in or out, so that the result is "
+    "as old as the schedule lets it become"
 )
+RECOMPUTED_BY_TIME = "each refresh recomputes the table, also where no source has changed"
 # Types no Delta table has, also inside of others; not names of fields.
 _UNSTORABLE = re.compile(r"(?:^|[<:,])(void|interval(?: \w+)*)(?=$|[>,])")
 
@@ -155,9 +157,12 @@ def compile_query(
     _refuse_opaque(functions)
     empties = {s.id: empty(s) for s in tables.values()}
     unrolled(query)  # whether it can be run at all
-    columns = analyzer.describe_text(with_union_all(over(query, names, views, empties)))
+    over_empty = with_union_all(over(query, names, views, empties))
+    columns = analyzer.describe_text(over_empty)
     _refuse_unreadable(query, columns, Known(names, tables, views), analyzer)
     _check_columns(columns, query)
+    if has_moving_day(over_empty) and (word := moving_day_of(analyzer.analysed(over_empty))) is not None:
+        raise moving_day(word, query)
     stages: tuple[NamedStage, ...] = ()
     reasons: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
@@ -171,13 +176,14 @@ def compile_query(
             lowered = _lowered(query, Known(names, tables, views), analyzer)
             if is_faithful is None:
                 printed = print_query(with_names(parse_query(query), lowered.made_names))
+                # one moment for both, or the optimiser's plans of one query differ
                 is_faithful = _prints_faithfully(
-                    with_union_all(query),
-                    with_union_all(printed),
+                    bind_current_time(with_union_all(query), EPOCH),
+                    bind_current_time(with_union_all(printed), EPOCH),
                     len(columns),
                     analyzer,
-                    lambda text: over(text, names, views, empties),
-                    lambda text: over_unknown(text, names, tables, views),
+                    lambda text: bind_current_time(over(text, names, views, empties), EPOCH),
+                    lambda text: bind_current_time(over_unknown(text, names, tables, views), EPOCH),
                 )
             stages, closed_text = _maintained(lowered, query, columns, analyzer, is_faithful)
             notices = lowered.notices
@@ -186,7 +192,7 @@ def compile_query(
                 raise
             reasons = (f"{error.code}: {error.message}",)
     if any(uses_current_time(text) for text in (query, *views.values())):
-        notices = (*notices, AGES_BY_REFRESH)
+        notices = (*notices, AGES_BY_REFRESH if stages else f"{AGES_BY_REFRESH}; {RECOMPUTED_BY_TIME}")
     return Compiled(query, columns, tables, views, functions, stages, reasons, notices, is_faithful, names, closed_text)
 
 

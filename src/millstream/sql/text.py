@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from sqlglot import TokenType, exp
 from sqlglot.dialects import Spark
@@ -137,15 +138,27 @@ _TIMESTAMP_WORDS = {"current_timestamp", "now"}
 _DATE_WORDS = {"current_date", "curdate"}
 
 
-def bind_current_time(text: str, micros: int) -> str:
-    """Replace functions of the current time by the time of a refresh, given in microseconds since 1970.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-    >>> bind_current_time("SELECT now(), 'now()' FROM t", 5)
-    "SELECT TIMESTAMP_MICROS(5), 'now()' FROM t"
+
+def moment_literal(moment: datetime) -> str:
+    """A moment as a constant of Spark's SQL, whatever the session's time zone.
+
+    >>> moment_literal(EPOCH + timedelta(seconds=1))
+    'TIMESTAMP_MICROS(1000000)'
+    """
+    return f"TIMESTAMP_MICROS({(moment - EPOCH) // timedelta(microseconds=1)})"
+
+
+def bind_current_time(text: str, moment: datetime) -> str:
+    """Replace functions of the current time by the time of a refresh.
+
+    >>> bind_current_time("SELECT now(), 'now()' FROM t", EPOCH)
+    "SELECT TIMESTAMP_MICROS(0), 'now()' FROM t"
     """
     tokens = Spark().tokenize(text)
     for i in range(len(tokens) - 1, -1, -1):
-        replacement = _time_literal(tokens[i].text.lower(), micros)
+        replacement = _time_literal(tokens[i].text.lower(), moment_literal(moment))
         called = [t.text for t in tokens[i + 1 : i + 3]] == ["(", ")"]
         if replacement is None or tokens[i].token_type in {TokenType.STRING, TokenType.IDENTIFIER}:
             continue
@@ -156,15 +169,15 @@ def bind_current_time(text: str, micros: int) -> str:
     return text
 
 
+# the last as the parser prints it; to Spark it would be a column
 _WITHOUT_PARENTHESES = {"current_timestamp", "current_date", "localtimestamp"}
 
 
-def _time_literal(word: str, micros: int) -> str | None:
-    now = f"TIMESTAMP_MICROS({micros})"
+def _time_literal(word: str, now: str) -> str | None:
     if word in _TIMESTAMP_WORDS:
         return now
     if word in _DATE_WORDS:
         return f"CAST({now} AS DATE)"
     if word == "localtimestamp":
         return f"CAST({now} AS TIMESTAMP_NTZ)"
-    return str(micros // 1_000_000) + "L" if word == "unix_timestamp" else None
+    return f"UNIX_TIMESTAMP({now})" if word == "unix_timestamp" else None

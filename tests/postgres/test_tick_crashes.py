@@ -25,7 +25,7 @@ from millstream.testing.postgres_server import Server
 pytestmark = pytest.mark.postgres
 
 Owner = psycopg.Connection[Any]
-TICK, CAPTURES = "millstream.refresh.capture.tick", "millstream.refresh.capture.captures"
+TICK, SOURCE = "millstream.refresh.capture.tick", "millstream.refresh.capture.source"
 BOTH = "WITH x AS (UPDATE a SET v = v + 1) UPDATE b SET v = v + 1"
 TABLES = (
     "CREATE TABLE a (k int PRIMARY KEY, v int, more text)",
@@ -106,7 +106,7 @@ def test_a_tick_that_compares(kit: Kit, owner: Owner, shop: Shop, point: Point) 
     "point",
     [
         ("put_database", "after", 1),
-        (f"{CAPTURES}:install", "after", 1),
+        (f"{SOURCE}:install", "after", 1),
         ("create", "after", 1),
         ("append", "after", 1),
         ("put_lake_object", "before", 1),

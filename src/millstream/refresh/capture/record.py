@@ -21,6 +21,8 @@ MISSING = "missing"
 """Why it is no longer brought forward: the table is gone."""
 WHOLE = "whole"
 """Nothing records its changes; it is compared with its mirror whenever it is read."""
+GUARDED = "guarded"
+"""Of a database: whether it refuses DDL that changes captured columns."""
 BUFFER_SCHEMA = "buffer_schema"
 """Of a database: where its buffers lie."""
 

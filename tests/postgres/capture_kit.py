@@ -133,7 +133,7 @@ class Kit:
 
 
 @contextmanager
-def open_kit(root: Path, address: Address, settings: Settings | None = None) -> Iterator[Kit]:
+def open_kit(root: Path, address: Address, settings: Settings | None = None, cdc: str = "trigger") -> Iterator[Kit]:
     """Open a lake, and attach the database if it is not."""
     settings = settings or Settings()
     root.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def open_kit(root: Path, address: Address, settings: Settings | None = None) -> 
                 AttachedDatabase(
                     name="shop",
                     address=address.reference,
-                    cdc="trigger",
+                    cdc=cdc,
                     system=found.system,
                     timeline=found.timeline,
                     database=found.database,

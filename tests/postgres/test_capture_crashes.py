@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
-TICK, CAPTURES = "millstream.refresh.capture.tick", "millstream.refresh.capture.captures"
+TICK, CAPTURES, SOURCE = (f"millstream.refresh.capture.{name}" for name in ("tick", "captures", "source"))
 PAIRS = "SELECT a.k, a.v AS av, b.v AS bv FROM shop.public.a a JOIN shop.public.b b ON a.k = b.k"
 BOTH = "WITH x AS (UPDATE a SET v = v + 1) UPDATE b SET v = v + 1"
 
@@ -96,7 +96,7 @@ def test_a_tick_of_two_tables(lake: CapturedLake, spark: SparkSession, point: tu
     "point",
     [
         ("put_database", "after", 1),
-        (f"{CAPTURES}:install", "after", 1),
+        (f"{SOURCE}:install", "after", 1),
         ("commit", "after", 1),
         ("put_lake_object", "before", 1),
         ("put_lake_object", "after", 2),

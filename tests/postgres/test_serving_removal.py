@@ -37,6 +37,18 @@ def test_it_goes_with_the_last_lake(shop: Shop) -> None:
     remove(shop, "lake")  # there is nothing, which is no error
 
 
+def test_what_users_put_there_is_left_alone(shop: Shop) -> None:
+    table = served(shop, ROWS, ["k"])
+    table.serve((1, 10))
+    with connected(shop) as connection:
+        connection.execute("CREATE TABLE millstream.notes (note text)")
+        connection.execute("CREATE TABLE millstream.rows_of_mine (note text)")
+    remove(shop, "lake")
+    with connected(shop) as connection:
+        left = connection.execute("SELECT relname FROM pg_class WHERE relnamespace = 'millstream'::regnamespace")
+        assert sorted(left.fetchall()) == [("notes",), ("rows_of_mine",)]
+
+
 def test_a_schema_of_somebody_else_is_left_alone(shop: Shop) -> None:
     with shop.owner() as owner:
         owner.execute("CREATE SCHEMA millstream")

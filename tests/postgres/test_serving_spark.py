@@ -213,3 +213,20 @@ def test_large_results_go_through_files(lake: Lake, shop: Shop, monkeypatch: pyt
         ("2999-01-02 01:02:03.123456",)
     ]
     assert not list((lake.root / "serving").glob("*"))
+
+
+def test_a_database_that_is_no_more_can_be_let_go(lake: Lake, shop: Shop) -> None:
+    lake.ms.create_stream_table("totals", TOTALS, serve_to="shop.public.totals", dialect="spark")
+    with shop.server.superuser() as connection:
+        connection.execute(f'DROP DATABASE "{shop.name}" WITH (FORCE)')
+    lake.sql("INSERT INTO orders VALUES (5, 'eve', 7.00)")
+    with refused(Code.DATABASE_UNREACHABLE):
+        lake.ms.refresh_stream_table("totals")
+    assert lake.rows("totals")[("eve", Decimal("7.00"), 1)] == 1
+    for statement in ("DROP STREAM TABLE totals", "ALTER STREAM TABLE totals STOP SERVING"):
+        with refused(Code.DATABASE_UNREACHABLE):
+            lake.sql(statement)
+    with pytest.warns(ServingWarning, match="left as it is"):
+        lake.sql("ALTER STREAM TABLE totals STOP SERVING KEEP TABLE")
+    lake.sql("DROP STREAM TABLE totals")
+    assert lake.ms.status() == []

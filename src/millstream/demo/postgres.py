@@ -98,9 +98,11 @@ def _variable(name: str, value: str) -> Iterator[None]:
 def _create(ms: Millstream, screen: Screen) -> None:
     ms.attach(story.DATABASE, f"env:{story.VARIABLE}")
     for name, query in story.QUERIES.items():
-        screen.typed("a stream table", f"CREATE STREAM TABLE {name} SERVE TO hr.public.{name} AS {query.strip()}")
+        served = f"{story.DATABASE}.public.{name}"
+        screen.typed("a stream table", f"CREATE STREAM TABLE {name} SERVE TO {served} AS {query.strip()}")
         screen.working(f"creating {name}")
-        ms.create_stream_table(name, query, serve_to=f"{story.DATABASE}.public.{name}")
+        # AUTO may compute tables this small anew, and deltas are what is to be seen.
+        ms.create_stream_table(name, query, refresh_mode="DIFFERENTIAL", serve_to=served)
 
 
 def _play(

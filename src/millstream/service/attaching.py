@@ -198,7 +198,6 @@ class Attaching:
             from psycopg import Error
             from psycopg.errors import InsufficientPrivilege
 
-            from millstream.sinks.postgres.removal import bookkeeping_removal
             from millstream.sources.postgres.address import Address
             from millstream.sources.postgres.connection import connect, unreachable
             from millstream.sources.postgres.own_objects import remove_everything
@@ -206,7 +205,6 @@ class Attaching:
         try:
             with connect(address) as connection:
                 remove_everything(connection, self.buffers(database), self.slot(database))
-                connection.execute(bookkeeping_removal(self._settings.serving_schema, self._catalog.lake_id()))
         except (MillstreamError, Error) as e:
             error = e if isinstance(e, MillstreamError) else unreachable(address, e)
             if isinstance(e, InsufficientPrivilege):

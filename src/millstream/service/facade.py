@@ -202,7 +202,7 @@ class Millstream:
             if initialize:
                 self._refresh(parsed, InitiatedBy.INITIAL)
         except BaseException:
-            self._engine.servings.stop(made)
+            self._engine.servings.undo(made)
             self._engine.definitions.drop(parsed, cascade=False)
             raise
 
@@ -353,7 +353,7 @@ class Millstream:
             try:
                 self._engine.server.serve(table, self._engine.workers.here().store)
             except BaseException:
-                self._engine.servings.stop(table)
+                self._engine.servings.undo(table)
                 raise
 
     def is_served_as(self, name: str, to: str) -> bool:

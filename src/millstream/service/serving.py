@@ -143,6 +143,13 @@ class ServingDefinitions:
             tell(f"{serving.name} was left as it is, with its bookkeeping: {e.message}", ServingWarning)
         self._catalog.drop_serving(table.id)
 
+    def undo(self, table: StreamTable) -> None:
+        """Take a declaration back, whatever has become of its database."""
+        try:
+            self.stop(table)
+        except MillstreamError:
+            self.stop(table, keep_table=True)
+
     def refuse_other_columns(self, table: StreamTable, compiled: Compiled) -> None:
         """Refuse a new query whose result does not fit the served table.
 

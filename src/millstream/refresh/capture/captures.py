@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture
+from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
 from millstream.catalog.models import ObjectKind, new_id
 from millstream.engine.storage import Txn
 from millstream.engine.worker import Workers
@@ -35,14 +35,15 @@ from millstream.refresh.capture.record import (
     columns_of,
     is_kept,
     is_whole,
-    with_buffer,
 )
+from millstream.refresh.capture.source import Source
+from millstream.refresh.capture.switch import Switch
 from millstream.refresh.capture.tick import Tick, commit_metadata
 from millstream.refresh.capture.verdicts import key_of
 from millstream.refresh.locks import LockManager
 from millstream.settings import Settings
 from millstream.sources.postgres.address import Address
-from millstream.sources.postgres.buffers import install, remove, widen
+from millstream.sources.postgres.buffers import remove
 from millstream.sources.postgres.connection import Connection, connect
 from millstream.sources.postgres.ddl_guard import guard
 from millstream.sources.postgres.looks import look_at
@@ -77,9 +78,12 @@ class Captures:
         self._progress = progress
         self._connections = Connections()
         self._ticked: set[str] = set()
+        self._switches: dict[str, Switch] = {}
 
     def close(self) -> None:
         """Close the connections."""
+        for switch in self._switches.values():
+            switch.close()
         self._connections.close()
 
     # Bringing forward
@@ -114,6 +118,8 @@ class Captures:
                 now=self._clock,
                 progress=self._progress,
                 connection=connection,
+                second=lambda: self._connections.second(self._database(name)),
+                switch=self._switches.setdefault(name, Switch()),
                 database=self._database(name),
                 wanted=wanted,
                 wider=wider or {},
@@ -194,8 +200,7 @@ class Captures:
         self._record(capture)  # so that whoever comes after a crash finds what to remove
         names = [c.name for c in columns]
         if not is_whole(capture):
-            buffer = install(connection, relation, columns, buffer_settings(database, self._catalog))
-            capture = with_buffer(capture, buffer)
+            capture = self._captured(connection, capture, relation)
         self._progress(f"loading {capture.name}")
         with cutting(Address(database.address), connection, {capture.id: relation}) as cut:
             look = look_at(cut.connection, {relation.oid: names}).get(relation.oid)
@@ -204,9 +209,20 @@ class Captures:
             capture = replace(capture, shape=look.shape, filenodes=look.storage, key=key_of(capture, look))
             flush_wal(connection)
             version = self._copy(cut, capture)
-        loaded = replace(capture, version=version, details={**capture.details, POSITION: cut.position})
+        loaded = replace(capture, version=version, details={**capture.details, POSITION: {"snapshot": cut.position}})
         self._record(loaded, position=cut.position)
         self._catalog.put_lake_object(mirror_object(loaded), replace=True)
+
+    def _captured(self, connection: Connection, capture: Capture, relation: Relation) -> Capture:
+        """Have a table's changes recorded, by the way its database is captured."""
+        database = self._database(capture.database)
+        if database.mode is not CaptureMode.WAL:
+            return Source(connection, self._catalog, database).capture(capture, relation)[0]
+        with self._locks.acquire([_database_key(capture.database)]):
+            database = self._database(capture.database)
+            after, now = Source(connection, self._catalog, database).capture(capture, relation)
+            self._catalog.put_database(now)
+        return after
 
     def _copy(self, cut: Cut, capture: Capture) -> int:
         worker, columns = self._workers.here(), columns_of(capture)
@@ -223,16 +239,17 @@ class Captures:
         more: Sequence[MirrorColumn],
     ) -> None:
         """More columns for a mirror that others read: its rows are written anew, which those do not see."""
-        wide = [*columns_of(capture), *more]
+        columns = (*capture.columns, *((c.name, c.pg_type, c.spark_type) for c in more))
         self._progress(f"capturing {', '.join(c.name for c in more)} of {capture.name} too")
         with self._locks.acquire([_database_key(database.name)]):
             if not is_whole(capture):
-                buffer = widen(connection, relation, wide, buffer_settings(database, self._catalog))
                 now = next(c for c in self._catalog.captures(database.name) if c.id == capture.id)
-                self._catalog.put_database(self._database(database.name), captures=[with_buffer(now, buffer)])
+                source = Source(connection, self._catalog, self._database(database.name))
+                after, changed = source.widen(replace(now, columns=columns), relation)
+                self._catalog.put_database(changed, captures=[replace(after, columns=now.columns)])
             self._tick(database.name, wider={capture.id: more})
         left = next(c for c in self._catalog.captures(database.name) if c.id == capture.id)
-        if not is_kept(left) or len(left.columns) < len(wide):
+        if not is_kept(left) or len(left.columns) < len(columns):
             raise MillstreamError(
                 Code.SOURCE_CHANGED, f"{capture.name} was altered while it was read", hint="try again"
             )

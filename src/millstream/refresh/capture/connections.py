@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import psycopg
@@ -43,13 +43,19 @@ class Connections:
                 if error.code is not Code.DATABASE_UNREACHABLE or last:
                     raise
             except psycopg.Error as error:
-                if not _is_lost(error, self._open.get(database.name)):
+                second = self._open.get(f"{database.name}/2")
+                if not _is_lost(error, [self._open.get(database.name), *([second] if second is not None else [])]):
                     raise coded(error, database.name) from error
                 if last:
                     raise unreachable(address, error) from error
             self._drop(database.name)
+            self._drop(f"{database.name}/2")
             time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
         raise AssertionError("the last try returns or raises")
+
+    def second(self, database: AttachedDatabase) -> Connection:
+        """Another connection to a database, for who needs two."""
+        return self._get(f"{database.name}/2", Address(database.address))
 
     def close(self) -> None:
         """Close all."""
@@ -90,7 +96,6 @@ def coded(error: psycopg.Error, database: str) -> MillstreamError:
     return MillstreamError(Code.DATABASE_UNFIT, f"{database} refuses: {said}", hint="look into the server's log")
 
 
-def _is_lost(error: psycopg.Error, connection: Connection | None) -> bool:
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
-        connection is None or connection.closed or connection.broken
-    )
+def _is_lost(error: psycopg.Error, connections: Iterable[Connection | None]) -> bool:
+    is_about_it = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return is_about_it and any(c is None or c.closed or c.broken for c in connections)

@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-
-import pyarrow as pa
+from enum import Enum, auto
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import STALE, VIEWS, AttachedDatabase, Capture, OpenTick
-from millstream.engine.storage import RangeKind, Rows, Txn
+from millstream.catalog.attached import STALE, VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
-from millstream.naming import quote
 from millstream.refresh.capture.cut import Cut, cutting
+from millstream.refresh.capture.landing import Landing, moved, recovered
 from millstream.refresh.capture.readers import Readers
 from millstream.refresh.capture.record import (
     BUFFER,
@@ -29,36 +27,37 @@ from millstream.refresh.capture.record import (
     RESYNC,
     buffer_of,
     buffer_settings,
-    columns_of,
+    is_kept,
     is_whole,
-    with_buffer,
 )
+from millstream.refresh.capture.source import Source
+from millstream.refresh.capture.switch import HINDERED, INSTALLED, TRANSITION, Switch, with_details
 from millstream.refresh.capture.verdicts import Answer, Verdict, judge, judge_closely, key_of
+from millstream.refresh.capture.ways import WAL, Reading, RereadError, read_buffers, read_slot, slot_in
 from millstream.settings import Settings
 from millstream.sources.postgres.address import Address
-from millstream.sources.postgres.buffers import install, remove
 from millstream.sources.postgres.connection import Connection, Identity
 from millstream.sources.postgres.installed import capture_states
-from millstream.sources.postgres.looks import Look, look_at
-from millstream.sources.postgres.mirror import Mirror, land, resync
+from millstream.sources.postgres.keyed import KeyedWindow
+from millstream.sources.postgres.looks import look_at
 from millstream.sources.postgres.poll import where
+from millstream.sources.postgres.positions import WalPosition
 from millstream.sources.postgres.relations import Relation, find_named
-from millstream.sources.postgres.slot import flush_wal
-from millstream.sources.postgres.types import MirrorColumn, mirror_schema
-from millstream.sources.postgres.windows import Window, changed_buffers, read_window, trim
+from millstream.sources.postgres.slot import Slot, advance, flush_wal
+from millstream.sources.postgres.snapshots import PgSnapshot
+from millstream.sources.postgres.transition import forget, may_cut_to_triggers, reason_of
+from millstream.sources.postgres.types import MirrorColumn
+from millstream.sources.postgres.windows import Window, trim
 
 _TRIES = 10
-WIDER = "wider"
-"""What the application id of a commit ends with that gives a mirror more columns."""
 
 
-class _RereadError(Exception):
-    """The changes of a table do not tell what became of it."""
-
-    def __init__(self, capture_id: str, reason: str) -> None:
-        super().__init__(reason)
-        self.capture_id = capture_id
-        self.reason = reason
+class _Outcome(Enum):
+    DONE = auto()
+    AGAIN = auto()
+    """Tables turned out to need more than was prepared for."""
+    PIECE = auto()
+    """Some of the way is done."""
 
 
 @dataclass
@@ -66,7 +65,8 @@ class Tick:
     """One tick of one database; the caller holds the database's lock.
 
     Args:
-        connection: in autocommit mode.
+        connection: in autocommit mode; `second` gives another one.
+        switch: what this process knows of the way the database is captured.
         wanted: names of tables; of those that nothing captures only these are read.
         wider: further columns that a capture shall have from now on.
         is_first: the first tick of this process, which looks at every mirror: an older copy of the catalog may have
@@ -79,6 +79,8 @@ class Tick:
     now: Callable[[], datetime]
     progress: Callable[[str], None]
     connection: Connection
+    second: Callable[[], Connection]
+    switch: Switch
     database: AttachedDatabase
     wanted: Collection[str] = ()
     wider: Mapping[str, Sequence[MirrorColumn]] = field(default_factory=dict)
@@ -86,12 +88,15 @@ class Tick:
     captures: dict[str, Capture] = field(default_factory=dict, init=False)
     again: dict[str, str] = field(default_factory=dict, init=False)
     """Why captures are to be compared with their tables, as far as it is known yet."""
-    looks: dict[str, Look] = field(default_factory=dict, init=False)
-    """What tables look like to captures that have got more columns."""
     identity: Identity = field(init=False)
-    landed: list[str] = field(default_factory=list, init=False)
+    landed: set[str] = field(default_factory=set, init=False)
     released: list[int] = field(default_factory=list, init=False)
     """The tables that are no longer captured."""
+    slots: list[Slot] = field(default_factory=list, init=False)
+    """The slots that are no longer read."""
+    obstacle: str | None = field(default=None, init=False)
+    """What has come in the way of a move to the WAL."""
+    hindrance: str | None = field(default=None, init=False)
 
     def run(self) -> dict[str, int]:
         """Bring the mirrors forward; gives their versions by the tables' names.
@@ -106,9 +111,18 @@ class Tick:
         self.again, self.identity = self._known_reasons(), _identity(self.database)
         if here.identity == self.identity and not self.again and self._is_there(here.snapshot):
             return self._versions()
-        for _ in range(_TRIES):
-            if self._try():
+        if here.identity == self.identity and self.database.mode is not CaptureMode.WAL:
+            self.database = self.switch.forward(
+                self.catalog, self.settings, self.now, self.connection, self.database, self._followed()
+            )
+        if self.database.mode is CaptureMode.WAL:
+            self._publish()
+        tries = 0
+        while tries < _TRIES:
+            outcome = self._try()
+            if outcome is _Outcome.DONE:
                 return self._versions()
+            tries += outcome is _Outcome.AGAIN
         raise MillstreamError(
             Code.LOCK_TIMEOUT,
             f"the tables of {self.database.name} are being altered all the time",
@@ -122,58 +136,71 @@ class Tick:
         for capture in self.captures.values():
             if is_whole(capture) and capture.name in self.wanted:
                 found[capture.id] = "nothing records its changes"
-            elif reason := capture.details.get(RESYNC) or (self.is_first and self._moved(capture)):
+            elif reason := capture.details.get(RESYNC):
                 found[capture.id] = str(reason)
+            elif self.is_first and is_kept(capture) and (reason := moved(self.worker.store, capture)):
+                found[capture.id] = reason
         return found
 
     def _is_there(self, snapshot: str) -> bool:
         """Whether nothing was written anywhere since the last tick."""
         position = self.database.position
-        if position is None or position.get("snapshot") != snapshot:
+        if position is None or position.get("snapshot") != snapshot or self.database.mode is CaptureMode.TRANSITIONING:
             return False
-        return not any(POSITION in c.details for c in self.captures.values() if not is_whole(c))
+        return not any(POSITION in c.details for c in self._followed())
 
-    def _distrust(self) -> None:
-        """Another database answers: nothing that was captured before says anything about it."""
-        self.identity = where(self.connection).identity
-        self.progress(f"another database answers as {self.database.name}: its tables are read anew")
+    def _followed(self) -> list[Capture]:
+        return [c for c in self.captures.values() if is_kept(c) and not is_whole(c)]
+
+    def _distrust(self, reason: str) -> None:
+        """Nothing that was captured before says anything about the tables as they are."""
+        if WAL in self.database.details:
+            self.slots.append(slot_in(self.database))
+        gone = {WAL: None, TRANSITION: None, INSTALLED: None, HINDERED: reason}
+        self.database = replace(with_details(self.database, gone), mode=CaptureMode.TRIGGER)
         for capture in self.captures.values():
-            details = {k: v for k, v in capture.details.items() if k != BUFFER} | {RESYNC: Code.DATABASE_REPLACED}
+            details = {k: v for k, v in capture.details.items() if k != BUFFER} | {RESYNC: reason}
             self.captures[capture.id] = replace(capture, details=details)
 
-    def _try(self) -> bool:
-        """One attempt, which fails if tables turn out to need more than it had prepared for."""
-        if where(self.connection).identity != self.identity:
-            self._distrust()
+    def _publish(self) -> None:
+        """Captures that were begun by triggers while the database was moved to its WAL."""
+        for capture in self._followed():
+            if capture.id not in self.database.details[WAL]["published"] and BUFFER in capture.details:
+                verdict = Verdict(Answer.REINSTALL, "its database was moved to its WAL meanwhile")
+                self._reinstall(capture.id, verdict)
+                self.again[capture.id] = verdict.reason
+
+    def _try(self) -> _Outcome:
+        """One attempt."""
+        found = where(self.connection).identity
+        if found != self.identity:
+            self.progress(f"another database answers as {self.database.name}: its tables are read anew")
+            self.identity = found
+            self._distrust(Code.DATABASE_REPLACED)
         relations = {id_: r for id_ in self.again if (r := self._relation(self.connection, id_)) is not None}
-        with cutting(Address(self.database.address), self.connection, relations) as cut:
+        polled = self.second() if self.database.mode is CaptureMode.WAL else self.connection
+        with cutting(Address(self.database.address), polled, relations) as cut:
             if cut.identity != self.identity:
-                return False
+                return _Outcome.AGAIN
             verdicts = self._judge(cut.connection)
             for id_, verdict in verdicts.items():
                 if verdict.answer in (Answer.RESYNC, Answer.REINSTALL):
                     self.again.setdefault(id_, verdict.reason)
             reinstalled = {id_: v for id_, v in verdicts.items() if v.answer is Answer.REINSTALL}
             readable = {i for i in self.again if i in relations or verdicts[i].answer in (Answer.GIVE_UP, Answer.MISS)}
-            if not reinstalled and readable == set(self.again):
-                try:
-                    self._advance(cut, verdicts)
-                except _RereadError as e:
-                    self.again[e.capture_id] = e.reason
-                    return False
-                done = True
+            if reinstalled or readable != set(self.again):
+                outcome = _Outcome.AGAIN
             else:
-                done = False
+                outcome = self._advance(cut, verdicts)
         for id_, verdict in reinstalled.items():
             self._reinstall(id_, verdict)
-        if done:
+        if outcome is not _Outcome.AGAIN:
             self._clean_up()
-        return done
+        return outcome
 
     def _judge(self, connection: Connection) -> dict[str, Verdict]:
-        schema = buffer_settings(self.database, self.catalog).schema
         looks = look_at(connection, {c.oid: [n for n, _, _ in c.columns] for c in self.captures.values()})
-        states = capture_states(connection, list(looks), schema) if looks else {}
+        states = self._states(connection, list(looks))
         found: dict[str, Verdict] = {}
         for capture in self.captures.values():
             verdict = judge(capture, looks.get(capture.oid), states.get(capture.oid))
@@ -181,12 +208,18 @@ class Tick:
                 relation = self._relation(connection, capture.id)
                 oids = {relation.oid: [n for n, _, _ in capture.columns]} if relation is not None else {}
                 look = next(iter(look_at(connection, oids).values()), None)
-                state = capture_states(connection, list(oids), schema).get(relation.oid) if relation else None
+                state = self._states(connection, list(oids)).get(relation.oid) if relation else None
                 verdict = judge_closely(capture, relation, look, state)
             if verdict.answer is Answer.RESYNC and is_whole(capture) and capture.id not in self.again:
                 verdict = replace(verdict, answer=Answer.FOLLOW)  # when it is read
             found[capture.id] = verdict
         return found
+
+    def _states(self, connection: Connection, oids: Sequence[int]) -> dict[int, str]:
+        """The states of triggers; where the WAL is read they do not matter, and are taken for what they were."""
+        if self.database.mode is CaptureMode.WAL:
+            return {c.oid: c.details[BUFFER]["state"] for c in self.captures.values() if BUFFER in c.details}
+        return capture_states(connection, oids, buffer_settings(self.database, self.catalog).schema) if oids else {}
 
     def _relation(self, connection: Connection, capture_id: str) -> Relation | None:
         capture = self.captures[capture_id]
@@ -199,172 +232,129 @@ class Tick:
         if relation is None:
             return
         self.progress(f"capturing {capture.name} anew: {verdict.reason}")
-        if relation.oid != capture.oid:
+        if relation.oid != capture.oid and BUFFER in capture.details:
             self.released.append(capture.oid)
-        columns = verdict.columns or capture.columns
-        capture = replace(capture, oid=relation.oid, columns=columns)
+        capture = replace(capture, oid=relation.oid, columns=verdict.columns or capture.columns)
         if not is_whole(capture):
-            settings = buffer_settings(self.database, self.catalog)
-            capture = with_buffer(capture, install(self.connection, relation, columns_of(capture), settings))
+            source = Source(self.connection, self.catalog, self.database)
+            capture, self.database = source.capture(capture, relation)
         details = {k: v for k, v in capture.details.items() if k != MISSING} | {RESYNC: verdict.reason}
         self.captures[capture_id] = replace(capture, details=details)
 
     # Doing it
 
-    def _advance(self, cut: Cut, verdicts: Mapping[str, Verdict]) -> None:
-        windows = self._windows(cut, verdicts)
-        reread = {i: r for i, r in self.again.items() if verdicts[i].answer in (Answer.FOLLOW, Answer.RESYNC)}
-        for capture_id in windows:
-            if reason := self._moved(self.captures[capture_id]):
-                raise _RereadError(capture_id, reason)
-        flush_wal(self.connection)  # a crash of the server must not undo what is counted as read
-        tick_id = self.database.last_tick
-        if windows or reread:
-            tick_id = self._begin(cut, {*windows, *reread})
-        versions: dict[str, int] = {}
-        for capture_id, window in windows.items():
-            versions[capture_id] = self._land(cut, capture_id, verdicts[capture_id], window, tick_id)
-        for capture_id, reason in reread.items():
-            versions[capture_id] = self._reread(cut, capture_id, verdicts[capture_id], reason, tick_id)
-        self._complete(cut, verdicts, versions, tick_id)
-        self.landed = list(versions)
-
-    def _windows(self, cut: Cut, verdicts: Mapping[str, Verdict]) -> dict[str, Window]:
-        """The windows that hold something, of the captures that go on."""
-        following: dict[str, list[Capture]] = {}
-        for capture in self.captures.values():
-            if verdicts[capture.id].answer is Answer.FOLLOW and not is_whole(capture) and capture.id not in self.again:
-                following.setdefault(self._position(capture), []).append(capture)
-        windows: dict[str, Window] = {}
-        for old, captures in following.items():
-            changed = changed_buffers(cut.connection, [buffer_of(c) for c in captures], old, cut.position)
-            for capture in captures:
-                if capture.oid in changed:
-                    window = read_window(cut.connection, buffer_of(capture), columns_of(capture), old, cut.position)
-                    if window.must_reread:
-                        raise _RereadError(capture.id, "a part of it was truncated")
-                    windows[capture.id] = window
-        return windows
-
-    def _position(self, capture: Capture) -> str:
-        """Where a mirror is: with the others, or where it was loaded or left."""
-        own = capture.details.get(POSITION)
-        if own is not None:
-            return str(own)
-        assert self.database.position is not None, "a loaded mirror has a position"
-        return str(self.database.position["snapshot"])
-
-    def _moved(self, capture: Capture) -> str | None:
-        """Why a mirror is not where it is said to be: somebody else has written it, or the catalog is an older one."""
-        store = self.worker.store
-        assert capture.version is not None
-        now = store.version(capture.path)
-        if now == capture.version or store.classify(capture.path, capture.version, now).kind is RangeKind.NOTHING:
-            return None
-        return f"its mirror is at version {now}, the catalog knows {capture.version}"
-
-    def _begin(self, cut: Cut, capture_ids: Collection[str]) -> int:
-        made = [self.worker.store.transaction_version(self.captures[i].path, i) or 0 for i in capture_ids]
-        tick_id = max(self.database.last_tick, *made) + 1
-        self.database = replace(
-            self.database, last_tick=tick_id, open_tick=OpenTick(id=tick_id, position={"snapshot": cut.position})
-        )
-        self.catalog.put_database(self.database)
-        return tick_id
-
-    def _land(self, cut: Cut, capture_id: str, verdict: Verdict, window: Window, tick_id: int) -> int:
-        capture = self.captures[capture_id]
+    def _advance(self, cut: Cut, verdicts: Mapping[str, Verdict]) -> _Outcome:
+        following = [c for c in self._followed() if verdicts[c.id].answer is Answer.FOLLOW and c.id not in self.again]
         try:
-            version = land(
-                self.worker.store,
-                self._mirror(capture, verdict),
-                window.rows,
-                Txn(capture.id, tick_id),
-                commit_metadata(cut),
-                self.settings.direct_max_rows,
-                truncated=window.truncated,
-            )
+            reading = self._read(cut, following)
+        except RereadError as error:
+            self.again |= error.reasons
+            return _Outcome.AGAIN
+        except MillstreamError as error:
+            if self.database.mode is not CaptureMode.WAL or error.code is not Code.CAPTURE_LOST:
+                raise
+            self.progress(f"{self.database.name} is captured by triggers again: {error.message}")
+            self._distrust(reason_of(error))
+            return _Outcome.AGAIN
+        answers = (Answer.FOLLOW, Answer.RESYNC)
+        reread = {i: r for i, r in self.again.items() if verdicts[i].answer in answers} if reading.is_whole else {}
+        self._land(cut, verdicts, reading, reread)
+        return _Outcome.DONE if reading.is_whole else _Outcome.PIECE
+
+    def _read(self, cut: Cut, following: Sequence[Capture]) -> Reading:
+        if self.database.mode is CaptureMode.WAL:
+            others = [c for c in self._followed() if c not in following]
+            reading = read_slot(self.connection, cut, self.database, following, others)
+        else:
+            reading = read_buffers(cut, self.database, following)
+            flush_wal(self.connection)  # a crash of the server must not undo what is counted as read
+        found = {i: moved(self.worker.store, self.captures[i]) for i in reading.windows}
+        if wrong := {i: reason for i, reason in found.items() if reason is not None}:
+            raise RereadError(wrong)
+        return reading
+
+    def _land(self, cut: Cut, verdicts: Mapping[str, Verdict], reading: Reading, reread: Mapping[str, str]) -> None:
+        touched, before = {*reading.windows, *reread}, dict(self.captures)
+        tick_id = self._begin(reading.position, touched) if touched else self.database.last_tick
+        limit = self.settings.direct_max_rows
+        landing = Landing(self.worker, cut, tick_id, commit_metadata(cut, reading.position), limit, self.progress)
+        for id_, window in reading.windows.items():
+            self.captures[id_] = self._landed(landing, before[id_], verdicts[id_], window)
+        for id_, reason in reread.items():
+            self.captures[id_] = landing.compare(before[id_], verdicts[id_], reason, self.wider.get(id_, ()))
+        self.landed |= touched
+        for id_, look in landing.looks.items():
+            verdicts = {**verdicts, id_: replace(verdicts[id_], look=look)}
+        self.hindrance = reading.hindrance
+        self._complete(cut, verdicts, reading, touched, tick_id)
+
+    def _landed(self, landing: Landing, capture: Capture, verdict: Verdict, window: Window | KeyedWindow) -> Capture:
+        try:
+            return landing.land(capture, verdict, window)
         except MillstreamError as error:
             if error.code is Code.CAPTURE_LOST:
                 marked = replace(capture, details={**capture.details, RESYNC: f"{error.code}: {error.message}"})
                 self.catalog.put_database(self.database, captures=[marked])
             raise
-        return self._at(capture, version)
-
-    def _reread(self, cut: Cut, capture_id: str, verdict: Verdict, reason: str, tick_id: int) -> int:
-        """Land what differs between a table and its mirror, and give the mirror more columns if it should have them."""
-        capture, store = self.captures[capture_id], self.worker.store
-        self.progress(f"comparing {capture.name} with its mirror: {reason}")
-        wider = self.wider.get(capture_id, ())
-        txn, metadata, limit = Txn(capture.id, tick_id), commit_metadata(cut), self.settings.direct_max_rows
-        with cut.contents(self.worker, capture_id, [*columns_of(capture), *wider], self.progress) as contents:
-            narrow = _selected(contents, [name for name, _, _ in capture.columns]) if wider else contents
-            version = resync(store, self._mirror(capture, verdict), narrow, txn, metadata, limit)
-            if not wider:
-                return self._at(capture, version)
-            columns = (*capture.columns, *((c.name, c.pg_type, c.spark_type) for c in wider))
-            capture = replace(capture, columns=columns)
-            schema = mirror_schema(columns_of(capture))
-            metadata = {**metadata, "columns": [list(c) for c in columns]}
-            made = store.widen(capture.path, schema, contents, Txn(f"{capture.id}-{WIDER}", tick_id), metadata)
-            self.captures[capture_id] = capture
-            self.looks |= {capture_id: look_at(cut.connection, {capture.oid: schema.names})[capture.oid]}
-            return made.version
-
-    def _mirror(self, capture: Capture, verdict: Verdict) -> Mirror:
-        """With its key, if that told rows apart before and still does."""
-        assert verdict.look is not None
-        key = capture.key if capture.key == key_of(capture, verdict.look) else ()
-        return Mirror(capture.name, capture.path, key)
-
-    def _at(self, capture: Capture, version: int | None) -> int:
-        return version if version is not None else self.worker.store.version(capture.path)
 
     # Recording it
 
-    def _complete(self, cut: Cut, verdicts: Mapping[str, Verdict], versions: Mapping[str, int], tick_id: int) -> None:
+    def _begin(self, position: Position, capture_ids: Collection[str]) -> int:
+        made = [self.worker.store.transaction_version(self.captures[i].path, i) or 0 for i in capture_ids]
+        tick_id = max(self.database.last_tick, *made) + 1
+        self.database = replace(self.database, last_tick=tick_id, open_tick=OpenTick(id=tick_id, position=position))
+        self.catalog.put_database(self.database)
+        return tick_id
+
+    def _complete(
+        self, cut: Cut, verdicts: Mapping[str, Verdict], reading: Reading, touched: Collection[str], tick_id: int
+    ) -> None:
         readers = Readers(self.catalog)
         if cut.identity != _identity(self.database):
             readers.reinitialise(self.database.name, f"{Code.DATABASE_REPLACED}: {self.database.name} was replaced")
+        before = self.database.position
         for capture in self.captures.values():
             verdict = verdicts[capture.id]
             readers.tell(capture, verdict.answer, verdict.reason)
-            after = self._recorded(capture, verdict, versions)
+            pending = self.again.get(capture.id) if capture.id not in touched else None
+            after = _recorded(capture, verdict, before, is_landed=capture.id in touched, pending=pending)
             if BUFFER in capture.details and BUFFER not in after.details:
                 self.released.append(capture.oid)
             self.captures[capture.id] = after
-        views = readers.views(cut.connection, self.database)
-        details = {**self.database.details, VIEWS: views} if views else self.database.details
-        is_replaced = details.get(VIEWS) != self.database.details.get(VIEWS)
-        self.database = replace(
+        database = replace(
             self.database,
             system=cut.identity.system,
             timeline=cut.identity.timeline,
             database=cut.identity.database,
-            position={"snapshot": cut.position},
+            position=reading.position,
             reached_at=self.now(),
             last_tick=tick_id,
             open_tick=None,
-            details=details,
         )
-        self.catalog.put_database(self.database, captures=list(self.captures.values()), is_seen=is_replaced)
+        if views := readers.views(cut.connection, self.database):
+            database = with_details(database, {VIEWS: views})
+        is_seen = database.details.get(VIEWS) != self.database.details.get(VIEWS)
+        self.database = self._switched(cut, database)
+        self.catalog.put_database(self.database, captures=list(self.captures.values()), is_seen=is_seen)
 
-    def _recorded(self, capture: Capture, verdict: Verdict, versions: Mapping[str, int]) -> Capture:
-        details = dict(capture.details)
-        match verdict.answer:
-            case Answer.GIVE_UP:
-                details = {k: v for k, v in details.items() if k not in (BUFFER, MISSING)} | {STALE: verdict.reason}
-            case Answer.MISS:
-                details = {k: v for k, v in details.items() if k not in (BUFFER, STALE)} | {MISSING: verdict.reason}
-        is_there = capture.id in versions or (verdict.answer is Answer.FOLLOW and not is_whole(capture))
-        if not is_there:
-            own = details.get(POSITION) or (self.database.position or {}).get("snapshot")
-            return replace(capture, details={**details, POSITION: own})
-        details = {k: v for k, v in details.items() if k not in (POSITION, RESYNC, MISSING)}
-        look, version = self.looks.get(capture.id, verdict.look), versions.get(capture.id, capture.version)
-        assert look is not None
-        changed = replace(capture, version=version, key=key_of(capture, look), details=details)
-        return replace(changed, shape=look.shape, filenodes=look.storage)
+    def _switched(self, cut: Cut, database: AttachedDatabase) -> AttachedDatabase:
+        """The database with its changes read the other way from now on, if the tick can be the last one by this way."""
+        followed = self._followed()
+        if database.mode is CaptureMode.TRANSITIONING:
+            try:
+                return self.switch.cut(cut, database, followed)
+            except MillstreamError as error:
+                self.obstacle = reason_of(error)
+                return database
+        installed = database.details.get(INSTALLED)
+        if installed is None or not all(BUFFER in c.details for c in followed):
+            return database
+        assert database.position is not None
+        if not may_cut_to_triggers(WalPosition.load(database.position), PgSnapshot.parse(str(installed))):
+            return database
+        self.slots.append(slot_in(database))
+        moved_back = with_details(database, {WAL: None, INSTALLED: None, HINDERED: self.hindrance})
+        return replace(moved_back, mode=CaptureMode.TRIGGER, position={"snapshot": database.position["snapshot"]})
 
     def _versions(self) -> dict[str, int]:
         return {c.name: c.version for c in self.captures.values() if c.version is not None}
@@ -372,50 +362,69 @@ class Tick:
     # Afterwards
 
     def _clean_up(self) -> None:
-        """Let go of what was landed from the buffers, and of buffers that nothing follows any more."""
-        assert self.database.position is not None
-        settings = buffer_settings(self.database, self.catalog)
-        landed = [self.captures[id_] for id_ in self.landed]
-        trim(self.connection, [buffer_of(c) for c in landed if BUFFER in c.details], self.database.position["snapshot"])
+        """Let go of what was landed, and of what nothing is read from any more."""
+        source, position = Source(self.connection, self.catalog, self.database), self.database.position
+        assert position is not None
+        if self.obstacle is not None:
+            self.database = self.switch.abandon(self.catalog, self.connection, self.database, self.obstacle)
+        if self.database.mode is CaptureMode.WAL:
+            advance(self.connection, slot_in(self.database), WalPosition.load(position).lsn)
+            after, self.database = source.settle(self._followed(), is_hindered=self.hindrance is not None)
+            self.captures |= {c.id: c for c in after}
+        else:
+            landed = [self.captures[id_] for id_ in self.landed if BUFFER in self.captures[id_].details]
+            trim(self.connection, [buffer_of(c) for c in landed], position["snapshot"])
         for oid in self.released:
-            remove(self.connection, oid, settings)
-
-    # Recovery
+            source.release(oid)
+        for slot in self.slots:
+            forget(self.connection, slot)
+        self.released, self.slots, self.landed, self.obstacle = [], [], set(), None
 
     def _recover(self, tick: OpenTick) -> None:
         """Find out where the mirrors are that a tick was bringing forward when it was cut short."""
         self.progress(f"recovering an interrupted tick of {self.database.name}")
         for capture in self.captures.values():
-            self.captures[capture.id] = self._recovered(capture, tick)
+            after = recovered(self.worker.store, capture, tick, self.database.position)
+            self.captures[capture.id] = after
         self.database = replace(self.database, last_tick=max(self.database.last_tick, tick.id), open_tick=None)
         self.catalog.put_database(self.database, captures=list(self.captures.values()))
 
-    def _recovered(self, capture: Capture, tick: OpenTick) -> Capture:
-        store = self.worker.store
-        position = capture.details.get(POSITION) or (self.database.position or {}).get("snapshot")
-        version, columns, details = capture.version, capture.columns, {**capture.details, POSITION: position}
-        if (made := store.committed(capture.path, Txn(capture.id, tick.id))) is not None:
-            version, details = made[0], {**details, POSITION: tick.position["snapshot"]}
-        if (wide := store.committed(capture.path, Txn(f"{capture.id}-{WIDER}", tick.id))) is not None:
-            version, details = wide[0], {**details, POSITION: tick.position["snapshot"]}
-            columns = tuple(tuple(c) for c in wide[1]["columns"])  # type: ignore[attr-defined]
-        return replace(capture, version=version, columns=columns, details=details)
 
+def _recorded(
+    capture: Capture, verdict: Verdict, before: Position | None, *, is_landed: bool, pending: str | None
+) -> Capture:
+    """A capture as it is once a tick has ended.
 
-def _selected(rows: Rows, names: Sequence[str]) -> Rows:
-    return rows.select(names) if isinstance(rows, pa.Table) else rows.select(*(quote(n) for n in names))
+    Args:
+        before: the database's position before.
+        pending: why it is still to be compared with its table.
+    """
+    details = {**capture.details, RESYNC: pending} if pending is not None else dict(capture.details)
+    match verdict.answer:
+        case Answer.GIVE_UP:
+            details = {k: v for k, v in details.items() if k not in (BUFFER, MISSING)} | {STALE: verdict.reason}
+        case Answer.MISS:
+            details = {k: v for k, v in details.items() if k not in (BUFFER, STALE)} | {MISSING: verdict.reason}
+    is_followed = verdict.answer is Answer.FOLLOW and not is_whole(capture) and pending is None
+    if not is_landed and not is_followed:
+        own = details.get(POSITION) or (dict(before) if before is not None else None)
+        return replace(capture, details={**details, POSITION: own})
+    details = {k: v for k, v in details.items() if k not in (POSITION, RESYNC, MISSING)}
+    look = verdict.look
+    assert look is not None
+    return replace(capture, key=key_of(capture, look), shape=look.shape, filenodes=look.storage, details=details)
 
 
 def _identity(database: AttachedDatabase) -> Identity:
     return Identity(database.system, database.timeline, database.database)
 
 
-def commit_metadata(cut: Cut) -> dict[str, object]:
+def commit_metadata(cut: Cut, position: Position | None = None) -> dict[str, object]:
     """What a mirror's commit says: where in which database it is."""
     identity = cut.identity
     return {
         "postgres": {
-            "position": {"snapshot": cut.position},
+            "position": dict(position or {"snapshot": cut.position}),
             "system": str(identity.system),
             "timeline": identity.timeline,
             "database": identity.database,

@@ -145,15 +145,24 @@ class Ledger:
             ],
         )
 
-    def touch(self, connection: Connection, target: Target, mark: Mark) -> None:
-        """Record that a table is up to date as it is."""
-        connection.execute(
+    def touch(self, connection: Connection, target: Target, mark: Mark, known: Entry) -> bool:
+        """Record that a table is up to date as it is; false if somebody else has served it since it was looked at."""
+        done = connection.execute(
             sql.SQL(
                 "UPDATE {} SET stream_table = %s, version = %s, refresh_id = %s, data_timestamp = %s "
-                "WHERE stream_table_id = %s"
+                "WHERE stream_table_id = %s AND stage_id = %s AND version = %s"
             ).format(self._serving),
-            [mark.stream_table, mark.version, mark.refresh_id, mark.data_timestamp, target.table_id],
+            [
+                mark.stream_table,
+                mark.version,
+                mark.refresh_id,
+                mark.data_timestamp,
+                target.table_id,
+                known.stage_id,
+                known.version,
+            ],
         )
+        return done.rowcount == 1
 
     def remove(self, connection: Connection, target: Target) -> None:
         """Forget a served table, and with the last one the schema."""

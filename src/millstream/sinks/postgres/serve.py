@@ -117,8 +117,7 @@ class PostgresSink:
         if known is not None and not reason:
             assert known.version is not None
             if known.version == mark.version and self._is_there(target, known):
-                self._ledger.touch(self._connection, target, mark)
-                return Served(NONE)
+                return self._touched(target, mark, known)
             delta = feed.delta(known.version)
             try:
                 if isinstance(delta, str):
@@ -131,6 +130,11 @@ class PostgresSink:
                     raise
                 reason = "SERVED_CHANGED: the served table has a row that stands in the way"
         return self._rewrite(target, mark, known, feed, reason)
+
+    def _touched(self, target: Target, mark: Mark, known: Entry) -> Served:
+        if not self._ledger.touch(self._connection, target, mark, known):
+            raise _OvertakenError
+        return Served(NONE)
 
     def _is_there(self, target: Target, known: Entry) -> bool:
         found = find_table(self._connection, target)
@@ -147,8 +151,7 @@ class PostgresSink:
                 raise MisfitError("SERVED_MISSING: the served table was dropped or replaced")
             _require_fit(target, found)
             if change.is_empty:
-                self._ledger.touch(connection, target, mark)
-                return Served(NONE)
+                return self._touched(target, mark, entry)
             self._lock(target, "ROW EXCLUSIVE")
             triggers = user_triggers(connection, found.oid)
             live = triggers if target.user_triggers is UserTriggers.AUTO else ()

@@ -30,6 +30,7 @@ from millstream.engine.storage import (
     difference,
     netted,
 )
+from millstream.engine.storage.schema import arrow_schema
 from millstream.errors import MillstreamError
 from millstream.sources.postgres import mirror_frames
 
@@ -101,6 +102,27 @@ def resync(
         return land(store, mirror, net, txn, metadata, max_driver_rows)
     with mirror_frames.difference(store, mirror, version, contents) as frame:
         return mirror_frames.land(store, mirror, version, frame, txn, metadata)
+
+
+def stored_rows(store: DeltaStore, mirror: Mirror, keys: pa.Table, max_driver_rows: int) -> pa.Table:
+    """The mirror's rows that have one of some keys; of keys it does not have there is none.
+
+    Args:
+        keys: columns that no two rows of the mirror agree in.
+    """
+    version = store.version(mirror.path)
+    schema = arrow_schema(store.snapshot(mirror.path, version).spark_schema)
+    if keys.num_rows == 0:
+        return schema.empty_table()
+    names = keys.column_names
+    found = Finder(store, mirror.path, version).by_key(keys, names) if keys.num_rows <= max_driver_rows else None
+    rows = store.arrow_at(mirror.path, version, found) if found is not None else None
+    if rows is None:
+        return mirror_frames.stored_rows(store, mirror, version, keys).select(schema.names).cast(schema)
+    rows = rows.select(schema.names)
+    codes = _codes(comparable(pa.concat_tables([keys.cast(rows.select(names).schema), rows.select(names)]), names))
+    wanted = set(codes[: keys.num_rows])
+    return rows.filter(pa.array([code in wanted for code in codes[keys.num_rows :]], pa.bool_()))
 
 
 def _replace(

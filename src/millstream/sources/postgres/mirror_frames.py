@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ from millstream.errors import Code, MillstreamError
 from millstream.naming import quote
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from millstream.sources.postgres.mirror import Mirror
 
 _SAME, _COUNT, _COPY = (f"{naming.RESERVED_PREFIX}{word}" for word in ("same_", "count", "copy"))
@@ -52,6 +54,16 @@ def land(
     return made.version if made is not None else None
 
 
+def stored_rows(store: DeltaStore, mirror: Mirror, version: int, keys: pa.Table) -> pa.Table:
+    """The mirror's rows that have one of some keys."""
+    schema = store.snapshot(mirror.path, version).spark_schema
+    by = [schema[name] for name in keys.column_names]
+    wanted = store.frame(keys, StructType(by)).select(*_identities(by)).distinct()
+    marked = store.read(mirror.path, version).select("*", *_identities(by))
+    agrees = [marked[f"{_SAME}{i}"].eqNullSafe(wanted[f"{_SAME}{i}"]) for i in range(len(by))]
+    return marked.join(wanted, agrees, "left_semi").select(*(quote(n) for n in schema.names)).toArrow()
+
+
 @contextmanager
 def difference(store: DeltaStore, mirror: Mirror, version: int, contents: Rows) -> Iterator[DataFrame]:
     """The Z-set that leads from the mirror's rows to `contents`, which are computed once, while the block lasts."""
@@ -77,7 +89,7 @@ def lost(name: str, why: str) -> MillstreamError:
 
 def _netted(zset: DataFrame, schema: StructType) -> DataFrame:
     """Rows with equal bits summed, those of weight zero left out."""
-    same = [_identity(f).alias(f"{_SAME}{i}") for i, f in enumerate(schema.fields)]
+    same = _identities(schema.fields)
     values = [F.first(quote(f.name)).alias(f.name) for f in schema.fields]
     summed = zset.groupBy(*same).agg(*values, F.sum(naming.WEIGHT).alias(naming.WEIGHT))
     return summed.where(F.col(naming.WEIGHT) != 0).select(*(quote(n) for n in schema.names), naming.WEIGHT)
@@ -86,10 +98,8 @@ def _netted(zset: DataFrame, schema: StructType) -> DataFrame:
 def _found(stored: DataFrame, going: DataFrame, schema: StructType, key: tuple[str, ...]) -> DataFrame:
     """The stored rows that go, with their places: of equal ones as many as go."""
     by = [f for f in schema.fields if f.name in key] if key else list(schema.fields)
-    wanted = going.select(
-        *(_identity(f).alias(f"{_SAME}{i}") for i, f in enumerate(by)), (-F.col(naming.WEIGHT)).alias(_COUNT)
-    )
-    marked = stored.select("*", *(_identity(f).alias(f"{_SAME}{i}") for i, f in enumerate(by)))
+    wanted = going.select(*_identities(by), (-F.col(naming.WEIGHT)).alias(_COUNT))
+    marked = stored.select("*", *_identities(by))
     agrees = [marked[f"{_SAME}{i}"].eqNullSafe(wanted[f"{_SAME}{i}"]) for i in range(len(by))]
     same = [marked[f"{_SAME}{i}"] for i in range(len(by))]
     names = [F.col(quote(n)) for n in (*schema.names, *PLACE_COLUMNS)]
@@ -103,6 +113,10 @@ def _added(net: DataFrame, schema: StructType) -> DataFrame:
     names = [quote(n) for n in schema.names]
     copies = F.explode(F.sequence(F.lit(1).cast("bigint"), F.col(naming.WEIGHT)))
     return net.where(F.col(naming.WEIGHT) > 0).select(*names, copies.alias(_COPY)).select(*names)
+
+
+def _identities(fields: Sequence[StructField]) -> list[Column]:
+    return [_identity(field).alias(f"{_SAME}{i}") for i, field in enumerate(fields)]
 
 
 def _identity(field: StructField) -> Column:

@@ -1,0 +1,191 @@
+"""Ticks that move a database from triggers to its WAL and back: the mirrors are always what the tables are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from capture_kit import Kit, killed_at, open_kit
+from shops import OWNER
+from wal_shops import REPLICATOR, WalShop, new_wal_shop
+
+from millstream.catalog.attached import CaptureMode
+from millstream.refresh.capture import switch
+from millstream.testing.postgres_server import Server
+
+pytestmark = pytest.mark.postgres
+
+Writer = psycopg.Connection[Any]
+BOTH = "WITH x AS (UPDATE a SET v = v + 1) UPDATE b SET v = v + 1"
+
+
+@pytest.fixture(autouse=True)
+def always_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch, "_SURVEY_SECONDS", 0.0)
+
+
+@pytest.fixture
+def shop(server: Server) -> WalShop:
+    """The role that captures owns the tables, so that it may publish them; it is no superuser."""
+    found = new_wal_shop(server)
+    with psycopg.connect(server.url(found.name, OWNER), autocommit=True) as owner:
+        owner.execute(f"GRANT CREATE ON SCHEMA public TO {REPLICATOR}")
+    return found
+
+
+@pytest.fixture
+def writer(shop: WalShop) -> Iterator[Writer]:
+    with psycopg.connect(shop.server.url(shop.name, REPLICATOR), autocommit=True) as connection:
+        for statement in (
+            "CREATE TABLE a (k int PRIMARY KEY, v int, more text)",
+            "CREATE TABLE b (k int, v int)",
+            "ALTER TABLE b REPLICA IDENTITY FULL",
+            "CREATE TABLE c (k int, v int)",
+            "INSERT INTO a SELECT i, i, repeat('x', 3000) FROM generate_series(1, 5) i",
+            "INSERT INTO b VALUES (1, 10), (2, 20), (2, 20)",
+            "INSERT INTO c VALUES (1, 1)",
+        ):
+            connection.execute(statement)
+        yield connection
+
+
+@pytest.fixture
+def kit(shop: WalShop, writer: Writer, tmp_path: Path) -> Iterator[Kit]:
+    with open_kit(tmp_path / "lake", shop.address, cdc="auto") as opened:
+        opened.read("ra", "a", "k", "v", "more")
+        opened.read("rb", "b", "k", "v")
+        yield opened
+        with shop.server.superuser(shop.name) as superuser:  # slots outlive their databases' tests
+            superuser.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+                "WHERE database = current_database() AND NOT active"
+            )
+
+
+def until(kit: Kit, mode: CaptureMode, writer: Writer, *tables: str, statement: str = BOTH) -> None:
+    """Write and tick until the database is captured that way; exact after each tick."""
+    for _ in range(60):
+        if kit.database.mode is mode:
+            return
+        writer.execute(statement)
+        kit.tick()
+        kit.assert_exact(writer, *tables)
+    raise AssertionError(f"still {kit.database.mode}: {dict(kit.database.details)}")
+
+
+def triggers(writer: Writer) -> int:
+    row = writer.execute("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'millstream%'").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_to_the_wal_and_every_kind_of_change(kit: Kit, writer: Writer) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    for statement in (
+        BOTH,
+        "INSERT INTO a VALUES (9, 9, repeat('y', 5000))",
+        "UPDATE a SET v = -v",
+        "UPDATE a SET k = k + 100",
+        "DELETE FROM a WHERE k = 101",
+        "DELETE FROM b WHERE ctid = (SELECT min(ctid) FROM b)",
+        "TRUNCATE a",
+        "INSERT INTO a VALUES (1, 1, 'again')",
+        "ALTER TABLE a ALTER v TYPE int USING v * 2",
+        "VACUUM FULL b",
+    ):
+        writer.execute(statement)
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+    assert triggers(writer) == 0
+    before = kit.database
+    kit.tick()
+    kit.tick()
+    assert kit.database.position == before.position or kit.database.mode is CaptureMode.WAL
+    kit.assert_nothing_twice()
+
+
+def test_late_transactions(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    with psycopg.connect(shop.server.url(shop.name, REPLICATOR)) as late:
+        late.execute("INSERT INTO b VALUES (50, 50)")
+        late.execute("UPDATE a SET v = 77 WHERE k = 1")
+        writer.execute("INSERT INTO b VALUES (51, 51)")
+        kit.tick()
+        assert kit.mirrored("b")["(50, 50)"] == 0
+        late.commit()
+    kit.tick()
+    kit.assert_exact(writer, "a", "b")
+
+
+def test_more_tables_and_columns(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute("CREATE TABLE d (k int PRIMARY KEY, v int, w text)")
+    writer.execute("INSERT INTO d VALUES (1, 1, 'w')")
+    kit.read("rd", "d", "v")
+    writer.execute("UPDATE d SET v = 2")
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "d")
+    kit.read("rd2", "d", "w")
+    writer.execute("UPDATE d SET w = 'z'")
+    writer.execute(BOTH)
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "d")
+    assert kit.database.mode is CaptureMode.WAL
+    kit.forget("rd")
+    kit.forget("rd2")
+    writer.execute(BOTH)
+    kit.tick()
+    kit.assert_exact(writer, "a", "b")
+
+
+def test_a_table_the_wal_does_not_tell_of_takes_the_database_back(kit: Kit, writer: Writer) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.read("rc", "c", "k", "v")  # no key, and not REPLICA IDENTITY FULL
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "c")
+    until(kit, CaptureMode.TRIGGER, writer, "a", "b", "c", statement="UPDATE c SET v = v + 1")
+    assert kit.database.details["hindered"]
+    writer.execute(BOTH)
+    writer.execute("UPDATE c SET v = v + 1")
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "c")
+    assert triggers(writer) > 0
+    slots = writer.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()").fetchone()
+    assert slots == (0,)
+    writer.execute("ALTER TABLE c REPLICA IDENTITY FULL")
+    until(kit, CaptureMode.WAL, writer, "a", "b", "c")
+
+
+def test_a_lost_slot(kit: Kit, writer: Writer) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute(BOTH)
+    writer.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
+    )
+    writer.execute(BOTH)
+    kit.tick()
+    assert kit.database.mode is CaptureMode.TRIGGER
+    kit.assert_exact(writer, "a", "b")
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [("put_database", "after", 1), ("apply", "after", 1), ("apply", "after", 2), ("put_database", "before", 2)],
+    ids=lambda p: f"{p[1]} {p[0]} {p[2]}",
+)
+def test_a_tick_that_is_killed(kit: Kit, writer: Writer, shop: WalShop, point: tuple[str, str, int]) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.tick()
+    writer.execute(BOTH)
+    killed_at(kit.root, shop.address, point, "tick")
+    writer.execute(BOTH)
+    writer.execute("DELETE FROM b WHERE ctid = (SELECT max(ctid) FROM b)")
+    for _ in range(2):
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+        kit.assert_nothing_twice()
+        writer.execute(BOTH)

@@ -116,7 +116,7 @@ def pointing_into(original: str, *translated: str) -> Iterator[None]:
     try:
         yield
     except MillstreamError as error:
-        if error.sql is None or error.sql not in translated:
+        if error.sql is None or error.sql == original or error.sql not in translated:
             raise
         raise MillstreamError(
             error.code,

@@ -14,6 +14,7 @@ from millstream.errors import Code, MillstreamError
 
 MergeStrategy = Literal["auto", "merge", "delete_insert"]
 DirectWay = Literal["auto", "never"]
+UserTriggers = Literal["auto", "off", "on"]
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,37}")
 
@@ -50,6 +51,13 @@ class Settings:
     wal_transition_timeout: int = field(default=300, metadata={"range": (10, 3600)})
     """Seconds the WAL has to catch up with the triggers when capture moves to it; then the triggers stay."""
 
+    # How results are served into PostgreSQL databases
+    serving_schema: str = "millstream"
+    """The schema that is made in a database for the bookkeeping of what is served there."""
+    user_triggers: UserTriggers = "auto"
+    """What users' triggers on served tables do, unless a table has its own choice: `auto` lets them fire, `off` keeps
+    them from firing, `on` is an old name of `auto`."""
+
     # How Delta tables are reached
     direct_way: DirectWay = "auto"
     """`never` sends every read and commit through Spark, e.g. where two writers share an S3 bucket."""
@@ -74,9 +82,11 @@ class Settings:
         hints = get_type_hints(type(self))
         for item in dataclasses.fields(self):
             _check(item.name, getattr(self, item.name), hints[item.name], item.metadata.get("range"))
-        if not _SCHEMA.fullmatch(self.change_buffer_schema) or self.change_buffer_schema.startswith("pg_"):
-            wanted = "a name of lower-case letters, digits and underscores that does not start with pg_"
-            raise _invalid("change_buffer_schema", self.change_buffer_schema, wanted)
+        for name in ("change_buffer_schema", "serving_schema"):
+            value = getattr(self, name)
+            if not _SCHEMA.fullmatch(value) or value.startswith("pg_"):
+                wanted = "a name of lower-case letters, digits and underscores that does not start with pg_"
+                raise _invalid(name, value, wanted)
 
     @classmethod
     def load(cls, path: str | Path) -> Settings:

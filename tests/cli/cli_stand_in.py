@@ -118,6 +118,12 @@ class StandIn:
     def alter_stream_table(self, name: str, **changes: Any) -> None:
         self._record("alter", name, changes)
 
+    def serve_stream_table(self, name: str, to: str, **options: Any) -> None:
+        self._record("serve", name, to, options)
+
+    def stop_serving(self, name: str, *, cascade: bool = False, keep_table: bool = False) -> None:
+        self._record("stop serving", name, cascade, keep_table)
+
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> None:
         self._record("drop", name, cascade)
         if name not in self.statuses:

@@ -36,6 +36,11 @@ class TestCreate:
         assert result.out == "created per_city: ACTIVE, refresh mode AUTO, schedule 1m\n"
         assert "orders has [no] key" in result.err
 
+    def test_served(self, lake: StandIn, call: Call) -> None:
+        call("create", "per_city", QUERY, "--serve-to", "shop.public.t", "--owner", "me")
+        options = next(c for c in lake.calls if c[0] == "create")[3]
+        assert (options["serve_to"], options["owner"]) == ("shop.public.t", "me")
+
     def test_json(self, lake: StandIn, call: Call) -> None:
         assert call("create", "per_city", QUERY, "--json").data == {
             "created": {
@@ -88,6 +93,18 @@ class TestAlter:
         call("alter", "totals", "-f", str(file), "--dialect", "postgres")
         altered = next(c for c in lake.calls if c[0] == "alter")[2]
         assert (altered["query"], altered["dialect"]) == (QUERY, "postgres")
+
+    def test_serving(self, lake: StandIn, call: Call) -> None:
+        call("alter", "totals", "--serve-to", "shop.public.t", "--grant", "a", "--grant", "b", "--user-triggers", "off")
+        assert ("serve", "totals", "shop.public.t", {"user_triggers": "off", "grants": ("a", "b")}) in lake.calls
+        call("alter", "totals", "--stop-serving", "--keep-table")
+        assert ("stop serving", "totals", False, True) in lake.calls
+        assert not any(c[0] == "alter" for c in lake.calls)
+
+    @pytest.mark.parametrize("arguments", [["--owner", "me"], ["--keep-table"], ["--status", "ACTIVE", "--grant", "a"]])
+    def test_what_goes_with_serving_only(self, lake: StandIn, call: Call, arguments: list[str]) -> None:
+        assert call("alter", "totals", *arguments).code == 2
+        assert lake.calls == []
 
     def test_nothing_to_change(self, lake: StandIn, call: Call) -> None:
         result = call("alter", "totals")

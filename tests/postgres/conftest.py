@@ -26,6 +26,18 @@ def server() -> Iterator[Server]:
         yield started
 
 
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+
+
+@pytest.fixture(scope="session")
+def old_server() -> Iterator[Server]:
+    """PostgreSQL 15, where Debian has put it."""
+    if not DEBIAN.exists():
+        pytest.skip("PostgreSQL 15 is not installed")
+    with Server(FAST, DEBIAN) as started:
+        yield started
+
+
 @pytest.fixture
 def shop(server: Server) -> Shop:
     """An empty database."""

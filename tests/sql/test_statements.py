@@ -102,6 +102,26 @@ class TestOwnStatements:
             ("ALTER STREAM TABLE totals SET STATUS suspended", AlterStreamTable(TOTALS, set_status="SUSPENDED")),
             ("ALTER STREAM TABLE totals SET STATUS 'ACTIVE'", AlterStreamTable(TOTALS, set_status="ACTIVE")),
             ("ALTER STREAM TABLE totals AS\nSELECT 2", AlterStreamTable(TOTALS, query="SELECT 2", query_offset=29)),
+            (
+                "CREATE STREAM TABLE totals SCHEDULE '1m' SERVE TO shop . public.`to tals` WITH NO DATA AS SELECT 1",
+                CreateStreamTable(
+                    TOTALS, "SELECT 1", 90, schedule="1m", with_no_data=True, serve_to="shop.public.`to tals`"
+                ),
+            ),
+            (
+                'ALTER STREAM TABLE totals SERVE TO shop."Sales".totals;',
+                AlterStreamTable(TOTALS, serve_to='shop."Sales".totals'),
+            ),
+            ("alter stream table totals serve to shop.totals", AlterStreamTable(TOTALS, serve_to="shop.totals")),
+            ("ALTER STREAM TABLE totals STOP SERVING", AlterStreamTable(TOTALS, stop_serving=True)),
+            (
+                "ALTER STREAM TABLE totals STOP SERVING CASCADE",
+                AlterStreamTable(TOTALS, stop_serving=True, cascade=True),
+            ),
+            (
+                "ALTER STREAM TABLE totals STOP SERVING KEEP TABLE",
+                AlterStreamTable(TOTALS, stop_serving=True, keep_table=True),
+            ),
             ("DROP STREAM TABLE totals", DropStreamTable(TOTALS)),
             ("DROP STREAM TABLE IF EXISTS totals CASCADE", DropStreamTable(TOTALS, if_exists=True, cascade=True)),
             ("REFRESH STREAM TABLE totals", RefreshStreamTable(TOTALS)),
@@ -212,7 +232,9 @@ class TestRefusals:
             ("CREATE STREAM TABLE t REFRESH MODE AUTO STRICT AS SELECT 1", Code.SYNTAX_ERROR, 41),
             ("ALTER STREAM TABLE t SET REFRESH MODE 'STRICT'", Code.MODE_INVALID, 39),
             ("ALTER STREAM TABLE t SET STATUS ERROR", Code.STATUS_INVALID, 33),
-            ("CREATE STREAM TABLE t SERVE TO shop.public.t AS SELECT 1", Code.UNSUPPORTED_SQL, 23),
+            ("CREATE STREAM TABLE t SERVE TO shop AS SELECT 1", Code.SYNTAX_ERROR, 37),
+            ("ALTER STREAM TABLE t SERVE TO 'shop.public.t'", Code.SYNTAX_ERROR, 31),
+            ("ALTER STREAM TABLE t STOP SERVING CASCADE KEEP TABLE", Code.SYNTAX_ERROR, 43),
             ("CREATE STREAM TABLE t DIALECT AS SELECT 1", Code.SYNTAX_ERROR, 34),
             ("ALTER STREAM TABLE t DIALECT spark SET STATUS ACTIVE", Code.SYNTAX_ERROR, 36),
             ("DETACH a.b", Code.SYNTAX_ERROR, 11),
@@ -226,9 +248,6 @@ class TestRefusals:
         assert error.position is not None
         assert (error.position.line, error.position.column) == (1, column)
         assert error.hint
-
-    def test_later_features_name_the_limit(self) -> None:
-        assert "serves Delta tables only" in refused("CREATE STREAM TABLE t SERVE TO x AS SELECT 1").message
 
     @pytest.mark.parametrize(
         "text",

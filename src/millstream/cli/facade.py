@@ -64,7 +64,24 @@ class Facade(Protocol):
         refresh_mode: str = "AUTO",
         initialize: bool = True,
         dialect: str | None = None,
+        *,
+        serve_to: str | None = None,
+        user_triggers: str | None = None,
+        owner: str | None = None,
+        grants: Sequence[str] = (),
     ) -> object: ...
+
+    def serve_stream_table(
+        self,
+        name: str,
+        to: str,
+        *,
+        user_triggers: str | None = None,
+        owner: str | None = None,
+        grants: Sequence[str] = (),
+    ) -> object: ...
+
+    def stop_serving(self, name: str, *, cascade: bool = False, keep_table: bool = False) -> object: ...
 
     def alter_stream_table(
         self,

@@ -21,6 +21,7 @@ from millstream.refresh.execute import Progress
 from millstream.refresh.inputs import base_tables, paths_of
 from millstream.refresh.locks import LockManager, Waiting
 from millstream.refresh.runner import Definitions, Request, Runner
+from millstream.refresh.serving import TableServer
 from millstream.results import InitiatedBy, RefreshMode, RefreshResult, Status
 from millstream.settings import Settings
 
@@ -43,6 +44,7 @@ class Coordinator:
         settings: Settings,
         definitions: Definitions,
         databases: Databases,
+        server: TableServer,
         clock: Callable[[], datetime],
         progress: Progress,
     ) -> None:
@@ -52,6 +54,7 @@ class Coordinator:
         self._settings = settings
         self._definitions = definitions
         self._databases = databases
+        self._server = server
         self._clock = clock
         self._progress = progress
 
@@ -76,6 +79,7 @@ class Coordinator:
                 tables = tuple(self._catalog.get(name) for name in chain)
             paths, versions = self._frontier(tables, captured, initiated_by, data_timestamp)
             result: RefreshResult | None = None
+            unserved: list[MillstreamError] = []
             for table in tables:
                 is_last = table is tables[-1]
                 base = {name: versions[name] for name in _base_of(table, tables)}
@@ -90,8 +94,24 @@ class Coordinator:
                     mode=mode if is_last else None,
                 )
                 result = runner.refresh(request)
+                if (error := self._serve(table.id, initiated_by, data_timestamp)) is not None:
+                    unserved.append(error)
+            if unserved:
+                raise unserved[0]
             assert result is not None
             return result
+
+    def _serve(self, table_id: str, initiated_by: InitiatedBy, started_at: datetime) -> MillstreamError | None:
+        """Serve a table that was refreshed. A failure is recorded and given back: what reads the table goes on."""
+        table = self._catalog.find_by_id(table_id)
+        if table is None:
+            return None
+        try:
+            self._server.serve(table, self._workers.here().store)
+        except MillstreamError as error:
+            self._failed(table, error, initiated_by, started_at)
+            return error
+        return None
 
     def _advance(
         self, tables: tuple[StreamTable, ...], initiated_by: InitiatedBy, started_at: datetime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -368,12 +368,19 @@ class Definitions:
         return table
 
     def redefine(
-        self, table: StreamTable, query: str, mode: RefreshMode | None = None, dialect: str | None = None
+        self,
+        table: StreamTable,
+        query: str,
+        mode: RefreshMode | None = None,
+        dialect: str | None = None,
+        *,
+        accept: Callable[[StreamTable, Compiled], None],
     ) -> StreamTable:
         """Give a stream table another query; it and its readers are reinitialised at their next refresh.
 
         Args:
             dialect: of the new query; that of the old one unless given.
+            accept: raises if the new query's result is not fit for what depends on it outside of the lake.
 
         Raises:
             MillstreamError: INCOMPATIBLE_CHANGE if the columns differ and something reads it; CYCLE.
@@ -388,6 +395,7 @@ class Definitions:
                 f"the new query has other columns, and {', '.join(map(str, readers))} read {table.name}",
                 hint="keep the names and types of the columns, or drop the readers first",
             )
+        accept(table, compiled)
         return self._replace(table, compiled, self._workers.semantics(), mode)
 
     def change_mode(self, table: StreamTable, mode: RefreshMode) -> StreamTable:

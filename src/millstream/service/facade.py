@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -38,6 +38,7 @@ from millstream.service.attaching import Attaching
 from millstream.service.definitions import parse_mode, parse_status
 from millstream.service.engine import Engine
 from millstream.service.explain import explanation
+from millstream.service.serving import ServeOptions
 from millstream.service.statements import Statements
 from millstream.settings import Settings
 
@@ -173,23 +174,35 @@ class Millstream:
         refresh_mode: str = "AUTO",
         initialize: bool = True,
         dialect: str | None = None,
+        *,
+        serve_to: str | None = None,
+        user_triggers: str | None = None,
+        owner: str | None = None,
+        grants: Sequence[str] = (),
     ) -> None:
         """Declare a query whose result is kept up to date, and load it unless `initialize` is false.
 
         Args:
             dialect: `spark` or `postgres`; unless given, `postgres` where every table it reads, through stream tables
                 and views, is one of a PostgreSQL database.
+            serve_to: a table of an attached database, `database.schema.table`, that shall hold the result too; the
+                others are as for `serve_stream_table`.
 
         Raises:
             MillstreamError: NAME_TAKEN, SCHEDULE_INVALID, MODE_INVALID, UNSUPPORTED_SQL, or what else is wrong.
         """
         parsed = TableName.parse(name)
-        self._engine.definitions.create(parsed, query, schedule, parse_mode(refresh_mode), dialect)
-        if not initialize:
-            return
+        options = ServeOptions(serve_to, user_triggers, owner, tuple(grants)) if serve_to is not None else None
+        if options is not None:
+            self._engine.servings.check(options)
+        made = self._engine.definitions.create(parsed, query, schedule, parse_mode(refresh_mode), dialect)
         try:
-            self._refresh(parsed, InitiatedBy.INITIAL)
+            if options is not None:
+                self._engine.servings.declare(made, options)
+            if initialize:
+                self._refresh(parsed, InitiatedBy.INITIAL)
         except BaseException:
+            self._engine.servings.undo(made)
             self._engine.definitions.drop(parsed, cascade=False)
             raise
 
@@ -238,23 +251,28 @@ class Millstream:
             with self._locks.acquire([self._catalog.get(parsed).id]):  # not while it is being refreshed
                 table = self._catalog.get(parsed)
                 if query is not None:
-                    self._engine.definitions.redefine(table, query, mode, dialect)
+                    accept = self._engine.servings.refuse_other_columns
+                    self._engine.definitions.redefine(table, query, mode, dialect, accept=accept)
                 elif mode is not None and mode is not table.refresh_mode:
                     self._engine.definitions.change_mode(table, mode)
         if checked is not None or new_status is not None or (query is None and mode is None):
             self._catalog.alter_stream_table(parsed, schedule=checked, status=new_status)
 
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> None:
-        """Drop a stream table, and with `cascade` those that read it.
+        """Drop a stream table and what it is served as; with `cascade` also what reads it, here and there.
 
         Raises:
-            MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST.
+            MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST; DATABASE_UNREACHABLE if it is served there.
         """
         parsed = TableName.parse(name)
         self._catalog.get(parsed)
         readers = self.dag().downstream([str(parsed)]) if cascade else ()
         ids = [t.id for n in (str(parsed), *readers) if (t := self._catalog.find(TableName.parse(n))) is not None]
         with self._locks.acquire(ids):  # not while one of them is being refreshed
+            is_refused = not cascade and self._catalog.dependents(parsed)
+            for table_id in () if is_refused else reversed(ids):
+                if (table := self._catalog.find_by_id(table_id)) is not None:
+                    self._engine.servings.stop(table, cascade=cascade)
             self._engine.definitions.drop(parsed, cascade=cascade)
 
     # PostgreSQL databases
@@ -301,6 +319,60 @@ class Millstream:
     def sources(self) -> list[SourceStatus]:
         """What is captured of attached databases, how, how far and how stale it is."""
         return self._attaching.sources()
+
+    # Serving
+
+    def serve_stream_table(
+        self,
+        name: str,
+        to: str,
+        *,
+        user_triggers: str | None = None,
+        owner: str | None = None,
+        grants: Sequence[str] = (),
+    ) -> None:
+        """Have a stream table's result also as a real table of an attached database, from now on.
+
+        Args:
+            to: `database.schema.table`, of which nothing is there yet.
+            user_triggers: `auto` lets triggers that users put on it fire, `off` keeps them from firing; by default the
+                setting of that name.
+            owner: a role that shall own it, of which ours is a member.
+            grants: roles that may read it, or PUBLIC.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED, NAME_TAKEN, PRIVILEGE_MISSING, SERVE_FAILED, DATABASE_UNREACHABLE.
+        """
+        options = ServeOptions(to, user_triggers, owner, tuple(grants))
+        table = self._catalog.get(TableName.parse(name))
+        with self._locks.acquire([table.id]):
+            table = self._catalog.get(table.name)
+            self._engine.servings.declare(table, options)
+            if not table.is_populated or table.public_stage.version is None:
+                return  # its first refresh serves it
+            try:
+                self._engine.server.serve(table, self._engine.workers.here().store)
+            except BaseException:
+                self._engine.servings.undo(table)
+                raise
+
+    def is_served_as(self, name: str, to: str) -> bool:
+        """Whether a stream table is served under a name."""
+        return self._engine.servings.is_served_as(self._catalog.get(TableName.parse(name)), to)
+
+    def stop_serving(self, name: str, *, cascade: bool = False, keep_table: bool = False) -> None:
+        """Drop the table a stream table is served as.
+
+        Args:
+            cascade: drop the views that read it there, too.
+            keep_table: leave it to its users as it is; also the way out if its database is no more.
+
+        Raises:
+            MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
+        """
+        table = self._catalog.get(TableName.parse(name))
+        with self._locks.acquire([table.id]):
+            self._engine.servings.stop(table, cascade=cascade, keep_table=keep_table)
 
     # Refreshing
 

@@ -18,6 +18,10 @@ class FullRefreshWarning(MillstreamWarning):
     """A stream table can only be recomputed; the text says why."""
 
 
+class ServingWarning(MillstreamWarning):
+    """A served table has triggers that its users should know about."""
+
+
 class NoticeWarning(MillstreamWarning):
     """Something in a query has no effect on a stream table."""
 

@@ -86,6 +86,8 @@ class Statements:
                 self._facade.replace_stream_table(
                     str(s.name), s.query, schedule=schedule, refresh_mode=mode, dialect=s.dialect
                 )
+                if s.serve_to is not None and not self._facade.is_served_as(str(s.name), s.serve_to):
+                    self._facade.serve_stream_table(str(s.name), s.serve_to)
             else:
                 self._facade.create_stream_table(
                     str(s.name),
@@ -94,10 +96,17 @@ class Statements:
                     refresh_mode=mode,
                     initialize=not s.with_no_data,
                     dialect=s.dialect,
+                    serve_to=s.serve_to,
                 )
         return self._said(f"{s.name} created")
 
     def _alter(self, s: AlterStreamTable, text: str) -> DataFrame:
+        if s.serve_to is not None:
+            self._facade.serve_stream_table(str(s.name), s.serve_to)
+            return self._said(f"{s.name} is served as {s.serve_to}")
+        if s.stop_serving:
+            self._facade.stop_serving(str(s.name), cascade=s.cascade, keep_table=s.keep_table)
+            return self._said(f"{s.name} is not served")
         with _pointing_into(text, s.query, s.query_offset):
             self._facade.alter_stream_table(
                 str(s.name),
@@ -155,6 +164,7 @@ class Statements:
             ("# Schedule", table.schedule),
             ("# Reads", ", ".join(d.name for d in table.definition.dependencies)),
             ("# Data timestamp", str(table.data_timestamp)),
+            ("# Served as", next((v.name for v in self._catalog.servings() if v.table_id == table.id), None)),
             ("# Dialect", table.definition.dialect),
             ("# Query", table.definition.original_query),
         ]

@@ -29,15 +29,19 @@ MIN_SERVER_VERSION = 140_000
 """PostgreSQL 14: ranges of ctid are scanned as such, and logical messages can be decoded."""
 
 
-def connect(address: Address, *, replication: bool = False) -> Connection:
+def connect(address: Address, *, replication: bool = False, for_users: bool = False) -> Connection:
     """A new connection in autocommit mode.
+
+    Args:
+        for_users: with the role's own settings, as triggers of users expect them.
 
     Raises:
         MillstreamError: DATABASE_UNREACHABLE, ADDRESS_INVALID.
     """
     info: dict[str, Any] = dict(conninfo_to_dict(address.conninfo()))
-    settings = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
-    info["options"] = f"{info['options']} {settings}" if info.get("options") else settings
+    if not for_users:
+        settings = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
+        info["options"] = f"{info['options']} {settings}" if info.get("options") else settings
     info.setdefault("connect_timeout", _CONNECT_SECONDS)
     info.setdefault("application_name", "millstream")
     info["client_encoding"] = "UTF8"  # whatever the database's own is: COPY and the WAL come as bytes

@@ -29,7 +29,7 @@ class CreateStreamTable:
 
 @dataclass(frozen=True, slots=True)
 class AlterStreamTable:
-    """ALTER STREAM TABLE; exactly one of the four changes is given."""
+    """ALTER STREAM TABLE; exactly one of the changes is given. `cascade` and `keep_table` belong to `stop_serving`."""
 
     name: TableName
     set_schedule: str | None = None
@@ -38,6 +38,10 @@ class AlterStreamTable:
     query: str | None = None
     query_offset: int = 0
     dialect: str | None = None
+    serve_to: str | None = None
+    stop_serving: bool = False
+    cascade: bool = False
+    keep_table: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,12 @@ from millstream.sql.statements.scanner import Scanner, stripped
 _MODES = " | ".join(RefreshMode)
 _CREATE_FORM = (
     "CREATE [OR REPLACE] STREAM TABLE [IF NOT EXISTS] name [SCHEDULE '1m' | CALCULATED] "
-    f"[REFRESH MODE {_MODES}] [DIALECT 'spark' | 'postgres'] [WITH NO DATA] AS query"
+    f"[REFRESH MODE {_MODES}] [DIALECT 'spark' | 'postgres'] [SERVE TO database.schema.table] [WITH NO DATA] AS query"
 )
 _ALTER_FORM = (
     "ALTER STREAM TABLE name SET SCHEDULE '1m' | SET SCHEDULE CALCULATED | "
-    f"SET REFRESH MODE {_MODES} | SET STATUS ACTIVE | SET STATUS SUSPENDED | [DIALECT 'spark' | 'postgres'] AS query"
+    f"SET REFRESH MODE {_MODES} | SET STATUS ACTIVE | SET STATUS SUSPENDED | [DIALECT 'spark' | 'postgres'] AS query | "
+    "SERVE TO database.schema.table | STOP SERVING [CASCADE | KEEP TABLE]"
 )
 _ATTACH_FORM = "ATTACH POSTGRES 'address' AS name [CDC 'auto' | 'trigger' | 'wal']"
 _MODE = ("refresh mode", tuple(RefreshMode), Code.MODE_INVALID)
@@ -57,6 +58,7 @@ def _create(s: Scanner, or_replace: bool = False) -> CreateStreamTable:
     schedule: str | None = None
     mode: str | None = None
     dialect: str | None = None
+    serve_to: str | None = None
     no_data = False
     while not s.at("AS"):
         if schedule is None and (s.at("SCHEDULE") or s.at("CALCULATED")):
@@ -67,14 +69,16 @@ def _create(s: Scanner, or_replace: bool = False) -> CreateStreamTable:
             dialect = _dialect(s)
         elif not no_data and s.accept("WITH NO DATA"):
             no_data = True
-        elif s.at("SERVE TO"):
-            raise _later(s, "SERVE TO", "leave the clause out: the result is a Delta table that any reader can use")
+        elif serve_to is None and s.accept("SERVE TO"):
+            serve_to = _served_name(s)
         else:
             free = {"SCHEDULE": schedule is None, "REFRESH MODE": mode is None, "DIALECT": dialect is None}
-            free["WITH NO DATA"] = not no_data
+            free |= {"SERVE TO": serve_to is None, "WITH NO DATA": not no_data}
             s.fail(" or ".join([*(c for c, is_free in free.items() if is_free), "AS and the query"]))
     query, offset = _query(s)
-    return CreateStreamTable(name, query, offset, schedule, mode, or_replace, if_not_exists, no_data, dialect=dialect)
+    return CreateStreamTable(
+        name, query, offset, schedule, mode, or_replace, if_not_exists, no_data, serve_to=serve_to, dialect=dialect
+    )
 
 
 def _alter(s: Scanner) -> AlterStreamTable:
@@ -83,7 +87,13 @@ def _alter(s: Scanner) -> AlterStreamTable:
     if s.at("AS"):
         query, offset = _query(s)
         return AlterStreamTable(name, query=query, query_offset=offset, dialect=dialect)
-    s.expect("SET" if dialect is None else "AS", "SET, or AS and the query")
+    if dialect is None and s.accept("SERVE TO"):
+        return AlterStreamTable(name, serve_to=s.last(_served_name(s)))
+    if dialect is None and s.accept("STOP SERVING"):
+        cascade = s.accept("CASCADE")
+        keep_table = not cascade and s.accept("KEEP TABLE")
+        return AlterStreamTable(name, stop_serving=s.last(True), cascade=cascade, keep_table=keep_table)
+    s.expect("SET" if dialect is None else "AS", "SET, SERVE TO, STOP SERVING, or AS and the query")
     if s.at("SCHEDULE"):
         return AlterStreamTable(name, set_schedule=s.last(_schedule(s)))
     if s.accept("REFRESH MODE"):
@@ -168,6 +178,14 @@ def _table_name(s: Scanner) -> TableName:
         raise s.error(e.code, e.message, e.hint or hint, position) from None
 
 
+def _served_name(s: Scanner) -> str:
+    """A table of an attached database; each part as it was written, in quotes where it was."""
+    tokens = s.name(quotes='`"')
+    if not 2 <= len(tokens) <= 3:
+        s.fail("a table of an attached database, such as shop.public.totals")
+    return ".".join(s.text[t.start : t.end + 1] for t in tokens)
+
+
 def _dialect(s: Scanner) -> str:
     s.expect("DIALECT")
     token = s.accept_type(TokenType.STRING) or s.accept_type(TokenType.VAR)
@@ -210,9 +228,3 @@ def _query(s: Scanner) -> tuple[str, int]:
     # What this tokenizer cannot finish may be fine in the query's own dialect: the query's parser decides.
     query = stripped(s.text, as_token.end + 1, s.piece.stop)
     return query.text, query.offset
-
-
-def _later(s: Scanner, words: str, hint: str) -> MillstreamError:
-    first, last = s.piece.tokens[s.index], s.piece.tokens[s.index + len(words.split()) - 1]
-    message = f"{words} is for PostgreSQL databases; this version of millstream serves Delta tables only"
-    return s.error(Code.UNSUPPORTED_SQL, message, hint, s.span(first, last))

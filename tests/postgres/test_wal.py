@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from psycopg import sql
@@ -335,6 +336,20 @@ def test_a_row_that_the_mirror_lost_is_noticed(shop: WalShop, begin: Begin) -> N
     with pytest.raises(MillstreamError) as caught:
         capture.tick()
     assert caught.value.code is Code.CAPTURE_LOST
+
+
+def test_an_error_on_the_way_leaves_the_connection_of_use(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY, a int)", "CREATE TABLE u (a int)", "INSERT INTO t VALUES (1, 1)")
+    run(shop, "ALTER TABLE u REPLICA IDENTITY FULL")
+    capture = begin("t", "u")
+    run(shop, "UPDATE t SET a = 5", "INSERT INTO u SELECT generate_series(1, 50000)")
+    new, _, tables = capture.cut()
+    keyless = [replace(t, key=(), is_full=True) for t in tables]  # as if it had been FULL
+    with pytest.raises(MillstreamError) as caught:
+        read_wal(capture.connection, shop.slot, keyless, capture.position, new)
+    assert caught.value.code is Code.CAPTURE_LOST
+    assert capture.connection.execute("SELECT 1").fetchone() == (1,)
+    capture.tick()
 
 
 def test_a_position_survives_the_catalog() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -160,7 +160,7 @@ def holding(connection: Connection, slot: Slot, wait_seconds: float = 10.0) -> I
             _is_true(connection, "SELECT pg_advisory_unlock(hashtextextended(%s, 0))", slot.name)
 
 
-def peek(connection: Connection, slot: Slot, upto: int) -> Iterator[bytes]:
+def peek(connection: Connection, slot: Slot, upto: int) -> Generator[bytes, None, None]:
     """The messages of all transactions whose commit starts before `upto`, perhaps of some later ones, in commit order.
 
     Nothing is consumed. The server holds the batch in a file of its own, this side only one row of it.

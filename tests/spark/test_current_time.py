@@ -124,6 +124,7 @@ def test_every_place_of_the_time(lake: Lake, clock: Clock) -> None:
     lake.refresh_all(Action.DIFFERENTIAL)
     assert {row["d"] for row in lake.ms.table("stamped").collect()} == {date(2024, 1, 2)}
     assert not any(i >= 0 for i in ids(lake, "today"))
+    del lake.queries["reached"]  # which Spark itself does not run
 
 
 def test_what_reads_it_and_what_it_reads(lake: Lake, clock: Clock) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -368,6 +369,27 @@ def test_a_value_without_a_counterpart_ends_the_reading(shop: Shop) -> None:
     assert caught.value.code is Code.VALUE_UNSUPPORTED
 
 
+def test_the_driver_reads_several_pieces_side_by_side(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    with shop.owner() as owner:
+        owner.execute("CREATE TABLE t (id int, k int, v text)")
+    fill(shop, "t", 5_000)
+    relation, columns = relation_of(shop, "t")
+    monkeypatch.setattr(bootstrap, "chunks", lambda *_: chunks(*_, target_rows=500))
+    told: list[tuple[int, int]] = []
+    with writers(shop, "t"), Snapshot(shop.address, [relation]) as snapshot:
+        rows = read_small(snapshot, relation, columns, lambda done, of: told.append((done, of)))
+        assert rows is not None
+        assert bag(rows) == at_once(snapshot, relation)
+        assert told[-1][0] == rows.num_rows
+    with shop.owner() as owner:
+        owner.execute("ALTER TABLE t ADD COLUMN d date DEFAULT '2024-01-01'")
+        owner.execute("UPDATE t SET d = 'infinity' WHERE id = 4999")
+    relation, columns = relation_of(shop, "t")
+    with pytest.raises(MillstreamError) as caught, Snapshot(shop.address, [relation]) as snapshot:
+        read_small(snapshot, relation, columns)
+    assert caught.value.code is Code.VALUE_UNSUPPORTED
+
+
 def test_progress_ends_with_all_rows(shop: Shop) -> None:
     with shop.owner() as owner:
         owner.execute("CREATE TABLE t (id int, k int, v text)")
@@ -414,7 +436,11 @@ def test_a_table_too_large_for_the_driver_is_left_to_spark(shop: Shop, monkeypat
     relation, columns = relation_of(shop, "t")
     with Snapshot(shop.address, [relation]) as snapshot:
         assert read_small(snapshot, relation, columns) is not None
-        monkeypatch.setattr(bootstrap, "DRIVER_ROWS", 100)
+        assert read_small(snapshot, relation, columns, max_rows=100) is None
+        monkeypatch.setattr(bootstrap, "DRIVER_BYTES", 10_000)  # as if it were found out on the way
+        monkeypatch.setattr(
+            bootstrap, "chunks", lambda *_: [replace(c, size_bytes=0) for c in chunks(*_, target_rows=9)]
+        )
         assert read_small(snapshot, relation, columns) is None
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pyarrow as pa
+from bags import Bag, rows_of
 from psycopg import sql
 
 from millstream import naming
@@ -16,49 +17,61 @@ from millstream.sources.postgres.relations import Relation
 from millstream.sources.postgres.types import MirrorColumn
 from millstream.sources.postgres.windows import Window
 
-Bag = Counter[tuple[str, ...]]
+Said = tuple[str, ...]
+Counts = Counter[Said]
 
 
 class BagMirror:
-    """The rows of one table."""
+    """The rows of one table, told apart by how Python prints them: 1.0 is not 1.00, nor -0.0 0.0."""
 
     def __init__(self, columns: tuple[MirrorColumn, ...], rows: pa.Table) -> None:
         self.columns = columns
-        self._rows: dict[tuple[str, ...], dict[str, Any]] = {}
-        self.bag: Bag = Counter()
-        self.land(Window(rows.append_column(naming.WEIGHT, pa.array([1] * rows.num_rows, pa.int64())), False))
+        self._rows: dict[Said, dict[str, Any]] = {}
+        self.counts: Counts = Counter()
+        self.land(Window(rows.append_column(naming.WEIGHT, pa.array([1] * rows.num_rows, pa.int64()))))
 
     def land(self, window: Window | KeyedWindow) -> None:
         if isinstance(window, KeyedWindow):
             window = complete(window, self._rows_of(window.keys))
+        assert not window.must_reread
         if window.truncated:
-            self.bag.clear()
+            self.counts.clear()
         for row in window.rows.to_pylist():
             weight = row.pop(naming.WEIGHT)
-            said = _hashable(row)
+            said = _said(row)
             self._rows[said] = row
-            self.bag[said] += weight
-        assert min(self.bag.values(), default=0) >= 0, "a row went that the mirror does not have"
-        self.bag = +self.bag
+            self.counts[said] += weight
+        gone = [said for said, count in self.counts.items() if count < 0]
+        assert not gone, f"rows went that the mirror does not have: {gone[:5]}"
+        self.counts = +self.counts
+        self._rows = {said: self._rows[said] for said in self.counts}
+
+    @property
+    def bag(self) -> Bag:
+        """The rows as other tests compare them."""
+        rows = [self._rows[said] for said in self.counts]
+        plain = rows_of(pa.Table.from_pylist(rows, schema=batch_schema(self.columns)))
+        return Counter(dict(zip(plain, self.counts.values(), strict=True)))
 
     def _rows_of(self, keys: pa.Table) -> pa.Table:
         names = keys.column_names
-        wanted = {_hashable(key) for key in keys.to_pylist()}
+        wanted = {_said(key) for key in keys.to_pylist()}
         found = [
             row
-            for said, count in self.bag.items()
+            for said, count in self.counts.items()
             for row in [self._rows[said]] * count
-            if _hashable({n: row[n] for n in names}) in wanted
+            if _said({n: row[n] for n in names}) in wanted
         ]
         return pa.Table.from_pylist(found, schema=batch_schema(self.columns))
 
 
-def _hashable(row: dict[str, Any]) -> tuple[str, ...]:
+def _said(row: dict[str, Any]) -> Said:
     return tuple(repr(value) for value in row.values())
 
 
-def bag_of(rows: pa.Table) -> Bag:
-    return Counter(_hashable(row) for row in rows.to_pylist())
+def counts_of(rows: pa.Table) -> Counts:
+    """The rows of a table, as mirrors count them."""
+    return Counter(_said(row) for row in rows.to_pylist())
 
 
 def copied(connection: Connection, relation: Relation, columns: tuple[MirrorColumn, ...]) -> pa.Table:

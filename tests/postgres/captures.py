@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
+import psycopg
 from bags import Bag, apply, assert_same, table_bag
+from psycopg import sql
 from shops import Shop
 
 from millstream.sources.postgres.buffers import install
@@ -14,6 +17,9 @@ from millstream.sources.postgres.installed import BufferInfo, BufferSettings
 from millstream.sources.postgres.relations import Relation, find_relation
 from millstream.sources.postgres.types import MirrorColumn, mirror_columns
 from millstream.sources.postgres.windows import changed_buffers, cut, read_window, trim
+
+Owner: TypeAlias = psycopg.Connection[tuple[object, ...]]
+Follow: TypeAlias = "Callable[..., TriggerCapture]"
 
 
 class Capture(Protocol):
@@ -38,7 +44,8 @@ class TriggerCapture:
     """Follows tables by their triggers and windows.
 
     Args:
-        is_checked: compare with the tables at each poll: one snapshot cuts buffers and tables alike.
+        check_every: compare with the tables at each so-manyth poll: one snapshot cuts buffers and tables alike. A
+            table that is read then is locked first, and TRUNCATE waits: other polls run without.
     """
 
     def __init__(
@@ -48,7 +55,7 @@ class TriggerCapture:
         settings: BufferSettings | None = None,
         *,
         columns: Sequence[str] | None = None,
-        is_checked: bool = True,
+        check_every: int = 1,
     ) -> None:
         self.connection = shop.connect()
         self.settings = settings or BufferSettings()
@@ -60,17 +67,20 @@ class TriggerCapture:
         self.bags: dict[str, Bag] = {n: Counter() for n in names}
         self.position = ""
         self.changes = self.truncations = self.rereads = 0
-        self._is_checked = is_checked
+        self.polls = 0
+        self._check_every = check_every
 
     def start(self) -> None:
         for name, relation in self.relations.items():
             self.buffers[name] = install(self.connection, relation, self.columns[name], self.settings)
-        with cut(self.connection) as self.position:
+        with cut(self.connection, self._tables) as self.position:
             for name in self.relations:
                 self.bags[name] = self.table(name)
 
     def poll(self) -> None:
-        with cut(self.connection) as position:
+        self.polls += 1
+        is_checked = self.polls % self._check_every == 0
+        with cut(self.connection, self._tables if is_checked else ()) as position:
             changed = changed_buffers(self.connection, list(self.buffers.values()), self.position, position)
             for name, buffer in self.buffers.items():
                 window = read_window(self.connection, buffer, self.columns[name], self.position, position)
@@ -84,11 +94,15 @@ class TriggerCapture:
                     self.truncations += 1
                     self.bags[name].clear()
                 apply(self.bags[name], window.rows)
-            if self._is_checked:
+            if is_checked:
                 for name, bag in self.bags.items():
                     assert_same(bag, self.table(name), f"{name} at {position}")
         self.position = position
         trim(self.connection, list(self.buffers.values()), position)
+
+    @property
+    def _tables(self) -> list[sql.Identifier]:
+        return [sql.Identifier(r.schema, r.name) for r in self.relations.values()]
 
     def table(self, name: str) -> Bag:
         """What the table holds in the transaction of the moment."""
@@ -96,3 +110,11 @@ class TriggerCapture:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def wait_until(is_done: Callable[[], bool]) -> None:
+    """Wait for something that happens elsewhere, 20 seconds at most."""
+    until = time.monotonic() + 20
+    while not is_done():
+        assert time.monotonic() < until
+        time.sleep(0.02)

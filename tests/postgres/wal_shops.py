@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import psycopg
-from bag_mirror import Bag, BagMirror, bag_of, copied
+from bag_mirror import BagMirror, Counts, copied, counts_of
 from shops import OWNER, Shop
 
 from millstream.errors import MillstreamError
@@ -31,6 +31,11 @@ class WalShop(Shop):
     @property
     def address(self) -> Address:
         return Address.parse(self.server.url(self.name, REPLICATOR))
+
+    @property
+    def server_version(self) -> int:
+        with self.connect() as connection:
+            return connection.info.server_version // 10_000
 
     @property
     def slot(self) -> Slot:
@@ -98,12 +103,12 @@ class WalCapture:
         assert not obstacles, [str(o) for o in obstacles]
         return tables
 
-    def cut(self) -> tuple[WalPosition, dict[str, Bag], tuple[WalTable, ...]]:
+    def cut(self) -> tuple[WalPosition, dict[str, Counts], tuple[WalTable, ...]]:
         """The next position, what the tables hold at it, and what they are."""
         with self.looking.transaction():
             self.looking.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             new = next_position(self.connection, self.shop.slot, self.position, current_snapshot(self.looking))
-            bags = {name: bag_of(copied(self.looking, r, cs)) for name, (r, cs) in self.captured.items()}
+            bags = {name: counts_of(copied(self.looking, r, cs)) for name, (r, cs) in self.captured.items()}
             return new, bags, self.tables(self.looking)
 
     def tick(self) -> WalBatch:
@@ -123,8 +128,8 @@ class WalCapture:
         advance(self.connection, self.shop.slot, self.position.lsn)
 
     @property
-    def bags(self) -> dict[str, Bag]:
-        return {name: mirror.bag for name, mirror in self.mirrors.items()}
+    def bags(self) -> dict[str, Counts]:
+        return {name: mirror.counts for name, mirror in self.mirrors.items()}
 
     def close(self) -> None:
         self.connection.close()

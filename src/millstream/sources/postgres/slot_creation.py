@@ -21,6 +21,17 @@ from millstream.sources.postgres.snapshots import PgSnapshot
 
 _LEAVE_SECONDS = 5.0
 
+# Temporary tables are not in the WAL.
+_NEW_DEFINITIONS = """
+WITH since AS (SELECT age(%(since)s::text::xid) AS transactions)
+SELECT EXISTS (SELECT FROM pg_class c, since WHERE c.relpersistence <> 't' AND age(c.xmin) <= transactions)
+    OR EXISTS (SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid, since
+               WHERE c.relpersistence <> 't' AND age(a.xmin) <= transactions)
+    OR EXISTS (SELECT FROM pg_enum e, since WHERE age(e.xmin) <= transactions)
+    OR EXISTS (SELECT FROM pg_publication p, since WHERE age(p.xmin) <= transactions)
+    OR EXISTS (SELECT FROM pg_publication_rel r, since WHERE age(r.xmin) <= transactions)
+"""
+
 
 class SlotCreation:
     """A slot that is being made, which takes until all transactions have ended that run when it begins.
@@ -92,14 +103,33 @@ def create_slot(address: Address, name: str, timeout_seconds: float, *, failover
         MillstreamError: as `SlotCreation.poll`.
     """
     deadline = time.monotonic() + timeout_seconds
-    SlotCreation(address, name, timeout_seconds, failover=failover).poll(timeout_seconds + _LEAVE_SECONDS)
     with connect(address) as connection:
-        made = current_snapshot(connection)
-        while not current_snapshot(connection).has_outlived(made):
-            if time.monotonic() > deadline:
-                drop_slot(connection, name)
+        while True:
+            began = current_snapshot(connection)
+            left = max(deadline - time.monotonic(), 0.001)
+            SlotCreation(address, name, left, failover=failover).poll(left + _LEAVE_SECONDS)
+            complete = current_snapshot(connection)
+            while not current_snapshot(connection).has_outlived(complete) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            is_sound = not has_new_definitions(connection, began)
+            if is_sound and current_snapshot(connection).has_outlived(complete):
+                return
+            drop_slot(connection, name)
+            if time.monotonic() >= deadline:
                 raise too_slow(name)
-            time.sleep(0.01)
+
+
+def has_new_definitions(connection: Connection, began: PgSnapshot) -> bool:
+    """Whether a table was made, truncated, rewritten or altered since: a slot made since may not be able to read it.
+
+    While a slot is being made, PostgreSQL does not note which transactions change the catalog. It would take what they
+    did for undone for ever, and fail, or read rows by an old definition.
+
+    Args:
+        began: a snapshot taken before the slot was begun.
+    """
+    row = connection.execute(_NEW_DEFINITIONS, {"since": str(began.xmax % (1 << 32))}).fetchone()
+    return row != (False,)
 
 
 def current_snapshot(connection: Connection) -> PgSnapshot:

@@ -34,7 +34,7 @@ from millstream.sources.postgres.publication import (
 )
 from millstream.sources.postgres.relations import Relation
 from millstream.sources.postgres.slot import Slot, check_slot, drop_slot, lost, slot_state, too_slow
-from millstream.sources.postgres.slot_creation import SlotCreation, current_snapshot
+from millstream.sources.postgres.slot_creation import SlotCreation, current_snapshot, has_new_definitions
 from millstream.sources.postgres.snapshots import PgSnapshot
 from millstream.sources.postgres.types import MirrorColumn
 
@@ -69,12 +69,10 @@ def survey(connection: Connection, slot: Slot, captured: Sequence[Captured]) -> 
     """Look at everything that reading a slot depends on, in the connection's transaction if one is open."""
     tables, unfit = wal_tables(connection, [(c.id, c.relation, c.columns) for c in captured])
     published = read_published(connection, slot.publication, [_wanted(c) for c in captured])
-    unpublished: list[Obstacle] = []
-    for item in captured:
-        if item.relation.oid in published.missing:
-            statements = publication_sql(connection, slot.publication, [item.relation])
-            remedy = "; ".join(s.as_string(connection) for s in statements)
-            unpublished.append(Obstacle(item.relation.qualified, published.missing[item.relation.oid], remedy))
+    missing = [c.relation for c in captured if c.relation.oid in published.missing]
+    statements = publication_sql(connection, slot.publication, missing) if missing else []
+    remedy = "; ".join(s.as_string(connection) for s in statements)
+    unpublished = [Obstacle(r.qualified, published.missing[r.oid], remedy) for r in missing]
     obstacles = [*server_obstacles(connection, slot.name), *unfit]
     if unpublished and not may_publish(connection, slot.publication, [c.relation for c in captured]):
         obstacles += unpublished
@@ -121,12 +119,14 @@ class Transition:
 
     Args:
         published: fingerprints of what publishes the tables, by capture.
+        began: a snapshot taken before the slot was begun.
         complete: a snapshot taken when the slot was complete; None before.
     """
 
     slot: Slot
     published: Mapping[str, str]
     started_at: datetime
+    began: PgSnapshot
     complete: PgSnapshot | None = None
 
     @classmethod
@@ -137,6 +137,7 @@ class Transition:
             Slot(stored["slot"], stored["publication"]),
             dict(stored["published"]),
             datetime.fromisoformat(stored["started_at"]),
+            PgSnapshot.parse(stored["began"]),
             PgSnapshot.parse(complete) if complete else None,
         )
 
@@ -147,6 +148,7 @@ class Transition:
             "publication": self.slot.publication,
             "published": dict(self.published),
             "started_at": self.started_at.isoformat(),
+            "began": str(self.began),
             "complete": str(self.complete) if self.complete is not None else None,
         }
 
@@ -163,7 +165,8 @@ def begin(connection: Connection, slot: Slot, captured: Sequence[Captured], now:
     """
     published = ensure_published(connection, slot.publication, [_wanted(c) for c in captured])
     drop_slot(connection, slot.name)
-    return Transition(slot, {c.id: published.fingerprints[c.relation.oid] for c in captured}, now)
+    fingerprints = {c.id: published.fingerprints[c.relation.oid] for c in captured}
+    return Transition(slot, fingerprints, now, current_snapshot(connection))
 
 
 @dataclass(slots=True)
@@ -181,19 +184,24 @@ class Pursuit:
         Raises:
             MillstreamError: LOCK_TIMEOUT when the time is over, or what keeps the slot from being made: then `abandon`.
         """
+        if self.transition.seconds_left(now, timeout_seconds) <= 0:
+            raise too_slow(self.transition.slot.name)
         if self.transition.complete is not None:
-            self._check_time(now, timeout_seconds)
             return False
         name = self.transition.slot.name
         state = slot_state(connection, name)
-        if state is None or not state.is_ready:
-            self._check_time(now, timeout_seconds)
-            if state is None and self.creation is None:
-                left = self.transition.seconds_left(now, timeout_seconds)
-                self.creation = SlotCreation(address, name, left)
-            if self.creation is None or not self.creation.poll(wait_seconds):
-                return False
-        self.creation = None
+        has_begun = state is None and self.creation is None
+        if has_begun:
+            self.transition = replace(self.transition, began=current_snapshot(connection))
+            self.creation = SlotCreation(address, name, self.transition.seconds_left(now, timeout_seconds))
+        if self.creation is not None and self.creation.poll(wait_seconds):
+            self.creation = None
+            state = slot_state(connection, name)
+        if self.creation is not None or state is None or not state.is_ready:
+            return has_begun
+        if has_new_definitions(connection, self.transition.began):
+            drop_slot(connection, name)  # and again, at the next tick
+            return has_begun
         self.transition = replace(self.transition, complete=current_snapshot(connection))
         return True
 
@@ -203,10 +211,6 @@ class Pursuit:
             self.creation.close()
             self.creation = None
         drop_slot(connection, self.transition.slot.name)
-
-    def _check_time(self, now: datetime, timeout_seconds: float) -> None:
-        if self.transition.seconds_left(now, timeout_seconds) <= 0:
-            raise too_slow(self.transition.slot.name)
 
 
 def cut_to_wal(

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 
 from millstream.errors import Code, MillstreamError
 from millstream.naming import WEIGHT
@@ -55,14 +57,20 @@ class Window:
 
 
 @contextmanager
-def cut(connection: Connection) -> Iterator[str]:
+def cut(connection: Connection, reading: Sequence[sql.Identifier] = ()) -> Iterator[str]:
     """A transaction that sees one snapshot, which is given as text: windows that end there must be read inside.
+
+    Args:
+        reading: tables that will be read as well. They are locked before the snapshot is taken: TRUNCATE and rewrites
+            take rows away from older snapshots too, and a table would seem empty that was not.
 
     Raises:
         MillstreamError: DATABASE_UNFIT on a standby, whose snapshots name no running transactions.
     """
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        if reading:
+            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.SQL(", ").join(reading)))
         row = connection.execute("SELECT pg_current_snapshot()::text, pg_is_in_recovery()").fetchone()
         assert row is not None
         if row[1]:
@@ -83,9 +91,13 @@ def read_window(
     as long as nothing after `old` was trimmed.
 
     Raises:
-        MillstreamError: VALUE_UNSUPPORTED.
+        MillstreamError: CAPTURE_LOST if the buffer is not there; VALUE_UNSUPPORTED.
     """
-    within = _within(old, new)
+    with _intact():
+        return _read(connection, buffer, columns, _within(old, new))
+
+
+def _read(connection: Connection, buffer: BufferInfo, columns: Sequence[MirrorColumn], within: sql.Composed) -> Window:
     rows = _copy(connection, buffer, columns, within)
     is_marker = pc.equal(rows[WEIGHT], 0)
     strange = _is_of_another_leaf(rows, buffer)
@@ -107,11 +119,16 @@ def read_window(
 
 
 def changed_buffers(connection: Connection, buffers: Sequence[BufferInfo], old: str, new: str) -> set[int]:
-    """The oids of the sources that have changes between two snapshots, by one statement."""
+    """The oids of the sources that have changes between two snapshots, by one statement.
+
+    Raises:
+        MillstreamError: CAPTURE_LOST if a buffer is not there.
+    """
     if not buffers:
         return set()
     query = _changed_query(tuple((b.schema, b.oid) for b in buffers))
-    return {oid for (oid,) in connection.execute(query, {"old": old, "new": new}, prepare=True)}
+    with _intact():
+        return {oid for (oid,) in connection.execute(query, {"old": old, "new": new}, prepare=True)}
 
 
 def trim(connection: Connection, buffers: Sequence[BufferInfo], oldest: str) -> int:
@@ -122,14 +139,30 @@ def trim(connection: Connection, buffers: Sequence[BufferInfo], oldest: str) -> 
 
     Args:
         oldest: the earliest position that a window may still begin at.
+
+    Raises:
+        MillstreamError: CAPTURE_LOST if a buffer is not there.
     """
     deleted = 0
     for buffer in buffers:
-        gone = _trim(connection, buffer, oldest)
-        if gone >= _VACUUM_ROWS:
+        with _intact():
+            gone = _trim(connection, buffer, oldest)
+        if gone >= _VACUUM_ROWS and connection.info.transaction_status is TransactionStatus.IDLE:
             connection.execute(sql.SQL("VACUUM {}").format(buffer.table))
         deleted += gone
     return deleted
+
+
+@contextmanager
+def _intact() -> Iterator[None]:
+    try:
+        yield
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as e:
+        raise MillstreamError(
+            Code.CAPTURE_LOST,
+            f"a buffer was removed or altered: {e.diag.message_primary}",
+            hint="the tables will be captured and read anew",
+        ) from e
 
 
 def _trim(connection: Connection, buffer: BufferInfo, oldest: str) -> int:

@@ -19,7 +19,7 @@ from millstream.sources.postgres.installed import BufferInfo, BufferSettings
 from millstream.sources.postgres.keyed import KeyedWindow
 from millstream.sources.postgres.positions import WalPosition
 from millstream.sources.postgres.relations import RelationKind, find_relation, read_relations
-from millstream.sources.postgres.slot import advance, drop_slot
+from millstream.sources.postgres.slot import advance, drop_slot, flush_wal
 from millstream.sources.postgres.slot_creation import current_snapshot
 from millstream.sources.postgres.snapshots import PgSnapshot
 from millstream.sources.postgres.transition import (
@@ -131,6 +131,7 @@ class SwitchingCapture:
             if moved and not is_locked:
                 return False
             self._files = storage
+            flush_wal(self.own)  # before anything of the snapshot is kept
             if self.mode == WAL:
                 windows = self._by_wal(snapshot)
             else:
@@ -224,6 +225,12 @@ class SwitchingCapture:
     def _become(self, mode: str) -> None:
         self.mode, self._stayed = mode, 0
         self.switches += 1
+
+    def reconnect(self) -> None:
+        """After a crash of the server; what was being made for a transition is gone."""
+        self.looking, self.own = self.shop.connect(), self.shop.connect()
+        if self.pursuit is not None:
+            self.pursuit.creation = None
 
     def close(self) -> None:
         connections: list[Connection] = [self.looking, self.own]

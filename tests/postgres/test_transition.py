@@ -157,7 +157,7 @@ def test_a_table_truncated_while_the_slot_is_made(shop: WalShop, follow: Follow)
     capture = follow()
     before = current_snapshot(capture.own)
     assert not has_new_definitions(capture.own, before)
-    with shop.owner() as writer, shop.owner() as truncating:
+    with shop.owner() as writer, shop.owner() as truncating, shop.owner() as later:
         writer.execute("BEGIN; INSERT INTO t VALUES (50, 0)")
         move(capture, TRANSITIONING)
         assert capture.pursuit is not None
@@ -167,8 +167,10 @@ def test_a_table_truncated_while_the_slot_is_made(shop: WalShop, follow: Follow)
         truncating.execute("BEGIN; TRUNCATE k; INSERT INTO k VALUES (7)")
         writer.execute("COMMIT")
         assert not creation.poll(0.2)
+        later.execute("BEGIN; INSERT INTO t VALUES (51, 0)")
         truncating.execute("COMMIT")
         assert creation.poll(5)
+        later.execute("COMMIT")
     run(shop, "INSERT INTO k VALUES (8)")
     assert has_new_definitions(capture.own, before)
     capture.poll()
@@ -283,17 +285,19 @@ def test_the_wal_as_a_must_says_what_is_missing(mode: str) -> None:
 def test_all_that_is_missing_is_told_at_once() -> None:
     with Server(FAST) as server:
         shop = new_wal_shop(server)
-        run(shop, "CREATE TABLE t (a int)")
+        run(shop, "CREATE TABLE t (a int)", "CREATE TABLE u (a int)")
         with server.superuser() as superuser:
             superuser.execute("ALTER ROLE millstream_wal NOREPLICATION")
         with shop.connect() as connection:
-            relation = find_relation(connection, "t")
-            found = survey(connection, shop.slot, [Captured("t", relation, mirror_columns(relation))])
+            relations = [find_relation(connection, name) for name in ("t", "u")]
+            found = survey(connection, shop.slot, [Captured(r.name, r, mirror_columns(r)) for r in relations])
             with pytest.raises(MillstreamError) as caught:
                 next_step("wal", TRIGGER, found)
     hint = caught.value.hint or ""
     for part in ("wal_level = logical", "REPLICATION", "REPLICA IDENTITY FULL", "CREATE PUBLICATION"):
         assert part in hint
+    assert hint.count("CREATE PUBLICATION") == 1
+    assert 'FOR TABLE "public"."t", "public"."u"' in hint
 
 
 def test_the_owner_publishes_by_himself(shop: WalShop) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from psycopg import sql
@@ -337,6 +338,20 @@ def test_a_row_that_the_mirror_lost_is_noticed(shop: WalShop, begin: Begin) -> N
     assert caught.value.code is Code.CAPTURE_LOST
 
 
+def test_an_error_on_the_way_leaves_the_connection_of_use(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY, a int)", "CREATE TABLE u (a int)", "INSERT INTO t VALUES (1, 1)")
+    run(shop, "ALTER TABLE u REPLICA IDENTITY FULL")
+    capture = begin("t", "u")
+    run(shop, "UPDATE t SET a = 5", "INSERT INTO u SELECT generate_series(1, 50000)")
+    new, _, tables = capture.cut()
+    keyless = [replace(t, key=(), is_full=True) for t in tables]  # as if it had been FULL
+    with pytest.raises(MillstreamError) as caught:
+        read_wal(capture.connection, shop.slot, keyless, capture.position, new)
+    assert caught.value.code is Code.CAPTURE_LOST
+    assert capture.connection.execute("SELECT 1").fetchone() == (1,)
+    capture.tick()
+
+
 def test_a_position_survives_the_catalog() -> None:
     stored = {"snapshot": "10:20:12,15", "lsn": "1/ABC"}
     assert WalPosition.load(stored).dump() == stored
@@ -359,7 +374,8 @@ def test_values_are_those_of_a_copy(typed: WalShop, case: Case, identity: str) -
         capture = WalCapture.begin(typed, "t")
         try:
             for text, _ in (*case.values, (None, None)):
-                owner.execute(sql.SQL("INSERT INTO t (v) VALUES ({})").format(sql.Literal(text)))
+                if not (case.type == "interval" and "infinity" in str(text) and typed.server_version < 17):
+                    owner.execute(sql.SQL("INSERT INTO t (v) VALUES ({})").format(sql.Literal(text)))
             capture.tick()  # compares with a COPY
             owner.execute("UPDATE t SET n = n + 1000")
             capture.tick()
@@ -375,9 +391,12 @@ def test_values_are_those_of_a_copy(typed: WalShop, case: Case, identity: str) -
 def test_a_table_without_a_key_is_told_how_to_fit(shop: WalShop) -> None:
     run(shop, "CREATE TABLE t (a int)", "CREATE UNLOGGED TABLE u (id int PRIMARY KEY)")
     run(shop, "CREATE TABLE d (id int PRIMARY KEY DEFERRABLE)", "CREATE TABLE k (id int PRIMARY KEY, a int)")
-    run(
-        shop, "CREATE TABLE v (a int, g int GENERATED ALWAYS AS (a * 2) VIRTUAL)", "ALTER TABLE v REPLICA IDENTITY FULL"
-    )
+    has_generated = shop.server_version >= 18
+    if has_generated:
+        run(shop, "CREATE TABLE v (a int, g int GENERATED ALWAYS AS (a * 2) VIRTUAL)")
+        run(shop, "ALTER TABLE v REPLICA IDENTITY FULL")
+    run(shop, "CREATE TABLE g (id int PRIMARY KEY, a int, d int GENERATED ALWAYS AS (a * 2) STORED)")
+    run(shop, "CREATE TABLE parent (id int PRIMARY KEY)", "CREATE TABLE child () INHERITS (parent)")
     with shop.connect() as connection:
 
         def remedies(name: str, *columns: str) -> list[str]:
@@ -391,10 +410,16 @@ def test_a_table_without_a_key_is_told_how_to_fit(shop: WalShop) -> None:
         assert remedies("d") == ['ALTER TABLE "public"."d" REPLICA IDENTITY FULL']
         assert remedies("k", "a") == ["use the column in a query, or set REPLICA IDENTITY FULL"]
         assert remedies("k") == []
-        assert remedies("v", "a") == ['ALTER TABLE "public"."v" REPLICA IDENTITY DEFAULT']
+        if has_generated:
+            assert remedies("v", "a") == ['ALTER TABLE "public"."v" REPLICA IDENTITY DEFAULT']
+        assert bool(remedies("g")) != has_generated
+        assert remedies("g", "id", "a") == []
+        assert "use partitions instead of inheritance" in remedies("parent")
 
 
 def test_generated_columns_are_published_where_the_server_can(shop: WalShop, begin: Begin) -> None:
+    if shop.server_version < 18:
+        pytest.skip("before PostgreSQL 18 they are not in the WAL, and such tables are refused")
     run(shop, "CREATE TABLE g (id int PRIMARY KEY, a int, d int GENERATED ALWAYS AS (a * 2) STORED)")
     run(shop, "ALTER TABLE g REPLICA IDENTITY FULL", "INSERT INTO g VALUES (1, 1)")
     capture = begin("g")

@@ -33,6 +33,11 @@ class WalShop(Shop):
         return Address.parse(self.server.url(self.name, REPLICATOR))
 
     @property
+    def server_version(self) -> int:
+        with self.connect() as connection:
+            return connection.info.server_version // 10_000
+
+    @property
     def slot(self) -> Slot:
         return slot_of("lake", self.name)
 

@@ -39,7 +39,7 @@ class KeyedWindow:
         gaps: what is to be filled before the rows are used.
         keys: the key of every row that was there, came or went; not every one is in the mirror, and two may be equal.
         existing: how many of them the mirror has, if nothing was missed.
-        truncated: the mirror's rows all go; then no row of it is needed, and `keys` is empty.
+        truncated: the mirror's rows all go, and no row of it is needed.
     """
 
     name: str

@@ -45,6 +45,10 @@ JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
 WHERE t.pubname = %s AND c.oid = ANY(%s)
 """
 _MEMBERS = "SELECT prrelid::bigint, oid::bigint FROM pg_publication_rel WHERE prpubid = %s AND prrelid = ANY(%s)"
+_PARTLY = """
+SELECT r.prrelid::bigint, coalesce(to_jsonb(r) ->> 'prattrs', to_jsonb(r) ->> 'prqual') IS NOT NULL
+FROM pg_publication_rel r WHERE r.prpubid = %s AND r.prrelid = ANY(%s)
+"""
 _SCHEMAS = "SELECT pnnspid::bigint, oid::bigint FROM pg_publication_namespace WHERE pnpubid = %s"
 
 
@@ -104,39 +108,32 @@ def ensure_published(connection: Connection, name: str, wanted: Sequence[tuple[R
 
 def publication_sql(connection: Connection, name: str, relations: Sequence[Relation]) -> list[sql.Composed]:
     """The statements that publish some tables; who runs them must own the tables and may CREATE in the database."""
+    publication = sql.Identifier(name)
     options = [sql.SQL("publish_via_partition_root = true")]
     if connection.info.server_version >= _GENERATED_SINCE:
         options.append(sql.SQL("publish_generated_columns = stored"))
     row = connection.execute(_STATE, [name]).fetchone()
-    tables = sql.SQL(", ").join(sql.Identifier(r.schema, r.name) for r in relations)
     if row is None:
-        return [
-            sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})").format(
-                sql.Identifier(name), tables, sql.SQL(", ").join(options)
-            )
-        ]
+        statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})")
+        return [statement.format(publication, _listed(relations), sql.SQL(", ").join(options))]
+    state: dict[str, Any] = row[0]
     statements = []
-    if _unfit(row[0]) is not None:
-        everything = [*options, sql.SQL("publish = 'insert, update, delete, truncate'")]
-        statements.append(
-            sql.SQL("ALTER PUBLICATION {} SET ({})").format(sql.Identifier(name), sql.SQL(", ").join(everything))
-        )
-    known = {oid for oid, _ in connection.execute(_MEMBERS, [row[0]["oid"], [r.oid for r in relations]])}
-    new = [r for r in relations if r.oid not in known]
-    filtered = [r for r in relations if r.oid in known and _unfit(row[0]) is None]
-    for relation in filtered:  # published, but with a list of columns or a filter
-        statements.append(
-            sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(
-                sql.Identifier(name), sql.Identifier(relation.schema, relation.name)
-            )
-        )
-    if new or filtered:
-        statements.append(
-            sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(
-                sql.Identifier(name), sql.SQL(", ").join(sql.Identifier(r.schema, r.name) for r in [*new, *filtered])
-            )
-        )
+    if _unfit(state) is not None or state.get("pubgencols", "s") != "s":
+        options.append(sql.SQL("publish = 'insert, update, delete, truncate'"))
+        statements.append(sql.SQL("ALTER PUBLICATION {} SET ({})").format(publication, sql.SQL(", ").join(options)))
+    members = connection.execute(_PARTLY, [state["oid"], [r.oid for r in relations]]).fetchall()
+    is_partly: dict[int, bool] = dict(members)
+    filtered = [r for r in relations if is_partly.get(r.oid, False)]
+    if filtered:
+        statements.append(sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(publication, _listed(filtered)))
+    added = [r for r in relations if is_partly.get(r.oid, True)]
+    if added:
+        statements.append(sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(publication, _listed(added)))
     return statements
+
+
+def _listed(relations: Sequence[Relation]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(r.schema, r.name) for r in relations)
 
 
 def unpublished(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 
 from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.address import Address
@@ -21,8 +21,6 @@ from millstream.sources.postgres.lsn import parse_lsn, print_lsn
 PLUGIN = "pgoutput"
 MESSAGE_PREFIX = "millstream"
 _NAME_LENGTH = 63
-_FLUSH_SECONDS = 5.0
-_PAGE, _PAGE_HEADER = 8192, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,7 @@ def holding(connection: Connection, slot: Slot, wait_seconds: float = 10.0) -> I
             _is_true(connection, "SELECT pg_advisory_unlock(hashtextextended(%s, 0))", slot.name)
 
 
-def peek(connection: Connection, slot: Slot, upto: int) -> Iterator[bytes]:
+def peek(connection: Connection, slot: Slot, upto: int) -> Generator[bytes, None, None]:
     """The messages of all transactions whose commit starts before `upto`, perhaps of some later ones, in commit order.
 
     Nothing is consumed. The server holds the batch in a file of its own, this side only one row of it.
@@ -218,22 +216,21 @@ def flush_wal(connection: Connection) -> int:
     A commit with synchronous_commit = off is seen before it is durable. A slot does not give it yet; and after a crash
     of the server it never was, and its transaction id is used again: a position that counts it as read would skip
     another transaction. So a snapshot may become a position only after this.
+
+    Args:
+        connection: before PostgreSQL 17 one without an open transaction.
     """
     inserted, flushed = _wal_ends(connection)
-    if inserted % _PAGE <= _PAGE_HEADER:  # past the header of a page that nothing was written to
-        inserted -= inserted % _PAGE
-    if flushed < inserted and connection.info.server_version >= 170_000:
+    if flushed >= inserted:
+        return flushed
+    if connection.info.server_version >= 170_000:
         connection.execute("SELECT pg_logical_emit_message(false, %s, '', true)", [MESSAGE_PREFIX])
-        _, flushed = _wal_ends(connection)
-    deadline = time.monotonic() + _FLUSH_SECONDS
-    while flushed < inserted:  # the server's WAL writer comes by some times a second
-        if time.monotonic() >= deadline:
-            raise MillstreamError(
-                Code.DATABASE_UNFIT, "the server does not write its WAL out", hint="look into the server's log"
-            )
-        time.sleep(0.005)
-        _, flushed = _wal_ends(connection)
-    return flushed
+    else:  # nobody else may come by: the server writes incomplete pages out for commits only
+        assert connection.info.transaction_status == pq.TransactionStatus.IDLE
+        with connection.transaction():
+            connection.execute("SET LOCAL synchronous_commit = local")
+            connection.execute("SELECT pg_logical_emit_message(true, %s, '')", [MESSAGE_PREFIX])
+    return _wal_ends(connection)[1]
 
 
 def coded(slot: Slot, error: psycopg.Error, address: Address | None = None) -> MillstreamError:

@@ -69,12 +69,10 @@ def survey(connection: Connection, slot: Slot, captured: Sequence[Captured]) -> 
     """Look at everything that reading a slot depends on, in the connection's transaction if one is open."""
     tables, unfit = wal_tables(connection, [(c.id, c.relation, c.columns) for c in captured])
     published = read_published(connection, slot.publication, [_wanted(c) for c in captured])
-    unpublished: list[Obstacle] = []
-    for item in captured:
-        if item.relation.oid in published.missing:
-            statements = publication_sql(connection, slot.publication, [item.relation])
-            remedy = "; ".join(s.as_string(connection) for s in statements)
-            unpublished.append(Obstacle(item.relation.qualified, published.missing[item.relation.oid], remedy))
+    missing = [c.relation for c in captured if c.relation.oid in published.missing]
+    statements = publication_sql(connection, slot.publication, missing) if missing else []
+    remedy = "; ".join(s.as_string(connection) for s in statements)
+    unpublished = [Obstacle(r.qualified, published.missing[r.oid], remedy) for r in missing]
     obstacles = [*server_obstacles(connection, slot.name), *unfit]
     if unpublished and not may_publish(connection, slot.publication, [c.relation for c in captured]):
         obstacles += unpublished

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TypeAlias
@@ -103,7 +104,8 @@ def read_wal(
     while True:
         reader = WalReader(tables, old, new, keyed)
         try:
-            reader.read(parse(data) for data in peek(connection, slot, upto))
+            with closing(peek(connection, slot, upto)) as data:  # left half-way, it would block the connection
+                reader.read(map(parse, data))
         except _NoWholeRow as e:  # FULL only since: read all again by the key, which the mirror completes
             keyed.add(e.table_id)
             continue

@@ -78,8 +78,12 @@ def plain(row: Any) -> tuple[Any, ...]:
 
 
 @contextmanager
-def open_captured(root: Path, shop: Shop) -> Iterator[CapturedLake]:
-    """Open a lake, and attach the database if it is not."""
+def open_captured(root: Path, shop: Shop, **settings: int) -> Iterator[CapturedLake]:
+    """Open a lake, with settings in its millstream.toml, and attach the database if it is not."""
+    if settings:
+        root.mkdir(parents=True)
+        lines = [f"{name} = {value}" for name, value in settings.items()]
+        (root / "millstream.toml").write_text("\n".join(["[millstream]", *lines]))
     with millstream.connect(root) as ms, shop.owner() as owner:
         if not ms._catalog.databases():
             ms.attach("shop", shop.server.url(shop.name, "millstream"))

@@ -12,6 +12,7 @@ from capture_kit import Kit, killed_at, open_kit
 from shops import OWNER
 from wal_shops import REPLICATOR, WalShop, new_wal_shop
 
+import millstream
 from millstream.catalog.attached import CaptureMode
 from millstream.refresh.capture import switch
 from millstream.testing.postgres_server import Server
@@ -105,6 +106,20 @@ def test_to_the_wal_and_every_kind_of_change(kit: Kit, writer: Writer) -> None:
     kit.tick()
     assert kit.database.position == before.position or kit.database.mode is CaptureMode.WAL
     kit.assert_nothing_twice()
+
+
+def test_how_it_is_doing(kit: Kit, writer: Writer) -> None:
+    """As the facade tells it, which starts no Spark for that."""
+    with millstream.connect(kit.root) as ms:
+        assert ms.slot_health() == []
+        assert {(row.source_table, row.cdc_mode, row.alert) for row in ms.check_cdc_health()} == {
+            ("public.a", "TRIGGER", None),
+            ("public.b", "TRIGGER", None),
+        }
+        until(kit, CaptureMode.WAL, writer, "a", "b")
+        (slot,) = ms.slot_health()
+        assert slot.sources == ("public.a", "public.b")
+        assert all(row.cdc_mode == "WAL" and row.slot_name == slot.slot_name for row in ms.check_cdc_health())
 
 
 def test_late_transactions(kit: Kit, writer: Writer, shop: WalShop) -> None:

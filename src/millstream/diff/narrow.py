@@ -18,9 +18,9 @@ from collections.abc import Sequence, Set
 
 from sqlglot import exp
 
-from millstream.diff.bounds import bound, conjuncts
+from millstream.diff.bounds import Bounds, conjuncts
 from millstream.diff.size import is_small
-from millstream.diff.zset import distinct_columns, renamed
+from millstream.diff.zset import renamed
 from millstream.ops import (
     AntiJoin,
     Filter,
@@ -36,19 +36,31 @@ from millstream.ops import (
 from millstream.ops.expressions import all_of, col, keep, substitute
 from millstream.ops.join_order import connected_order
 from millstream.ops.relations import referenced
-from millstream.ops.walk import transform
+from millstream.ops.walk import occurrences, with_children
 
 KEY = "__ms_k"  # behind the name of a column of the left input: its value among the keys that the right one may have
 
 
 def narrow(relation: Relation, small: Set[str]) -> Relation:
     """The same relation; `small` names the tables that are small though they are no change feeds."""
-    return transform(relation, _Narrowing(small).visit)
+    counts, narrowing = occurrences((relation,)), _Narrowing(small)
+    done: dict[Relation, Relation] = {}
+
+    def visit(node: Relation) -> Relation:
+        if node not in done:
+            done[node] = narrowing.visit(with_children(node, tuple(visit(child) for child in node.children)))
+            if counts[node] > 1:
+                narrowing.repeated.add(done[node])
+        return done[node]
+
+    return visit(relation)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Narrowing:
     small: Set[str]
+    repeated: set[Relation] = dataclasses.field(default_factory=set)
+    """What stands in several places."""
 
     def visit(self, node: Relation) -> Relation:
         match node:
@@ -88,8 +100,10 @@ class _Narrowing:
         if not ties or here & there or not (self._is_small(asking) and _comes_from_changes(asking)):
             return relation
         names = sorted({n for c in ties for n in referenced(c)} & here)
-        asked = bound(asking, names, self.small) or asking
-        keys = renamed(distinct_columns(asked, names), KEY)
+        asked = Bounds(self.small, self.repeated).of(asking, names) or asking
+        types = {c.name: c for c in asked.columns}
+        # a semi join does not mind a key that comes twice, and to drop it would take an exchange
+        keys = renamed(Project(asked, keep(types[n] for n in names)), KEY)
         return self._restricted(relation, keys, substitute(all_of(ties), {n: col(n + KEY) for n in names}))
 
     def _restricted(self, relation: Relation, keys: Relation, condition: exp.Expr) -> Relation:

@@ -50,10 +50,10 @@ class Engine:
         else:
             self.spark = adopt_session(spark, settings)
             use_lake(spark, warehouse)
+        self.workers = Workers(self.spark, settings)
+        self.captured = CapturedTables(root, catalog, self.workers, locks, settings, clock, progress)
         try:
-            self.workers = Workers(self.spark, settings)
             self.lake = Lake(root, self.spark, self.workers, catalog)
-            self.captured = CapturedTables(root, catalog, self.workers, locks, settings, clock, progress)
             self.definitions = Definitions(self.lake, catalog, self.workers, self.captured, settings)
             self.servings = ServingDefinitions(catalog, self.workers, self.definitions, self.server, settings)
             self.coordinator = Coordinator(
@@ -65,7 +65,7 @@ class Engine:
             raise
 
     def close(self) -> None:
-        """Give the session and the connections to databases back."""
+        """Give the session and the connections back."""
         self.captured.close()
         self.server.close()
         if self._owns_session:

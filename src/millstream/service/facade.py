@@ -21,12 +21,14 @@ from millstream.refresh.locks import locks_for
 from millstream.refresh.runner import OtherSourcesError
 from millstream.refresh.verify import compare
 from millstream.results import (
+    CdcHealth,
     Explanation,
     InitiatedBy,
     RefreshMode,
     RefreshRecord,
     RefreshResult,
     RefreshStats,
+    SlotHealth,
     SourceStatus,
     StreamTableStatus,
     VerifyResult,
@@ -35,6 +37,7 @@ from millstream.scheduler.dag import Dag
 from millstream.scheduler.schedule import Schedule
 from millstream.service.attached_reads import readable
 from millstream.service.attaching import Attaching
+from millstream.service.cdc_health import captures_of, slots_of
 from millstream.service.definitions import parse_mode, parse_status
 from millstream.service.engine import Engine
 from millstream.service.explain import explanation
@@ -319,6 +322,22 @@ class Millstream:
     def sources(self) -> list[SourceStatus]:
         """What is captured of attached databases, how, how far and how stale it is."""
         return self._attaching.sources()
+
+    def slot_health(self) -> list[SlotHealth]:
+        """The replication slots of attached databases that are captured by their WAL, with the tables read from each.
+
+        Raises:
+            MillstreamError: DATABASE_UNREACHABLE.
+        """
+        return slots_of(self._catalog)
+
+    def check_cdc_health(self) -> list[CdcHealth]:
+        """The captured tables: how each is captured, how far behind that is, and what is wrong.
+
+        Raises:
+            MillstreamError: DATABASE_UNREACHABLE.
+        """
+        return captures_of(self._catalog)
 
     # Serving
 

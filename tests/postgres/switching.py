@@ -62,7 +62,7 @@ class SwitchingCapture:
         self.shop, self.names, self.stay, self.check_every = shop, list(names), stay, check_every
         self.looking, self.own = shop.connect(), shop.connect()
         self.captured = {n: self._captured(n) for n in names}
-        self.settings = BufferSettings(lock_timeout_ms=50, patience_seconds=30)
+        self.settings = BufferSettings(patience_seconds=30)
         self.mode = TRIGGER
         self.cdc = "auto"
         self.switches = self.changes = self.polls = self.rereads = self.truncations = self.keyed = 0
@@ -92,7 +92,7 @@ class SwitchingCapture:
             for name, item in self.captured.items():
                 self.mirrors[name] = BagMirror(item.columns, copied(self.looking, item.relation, item.columns))
                 self._files[name] = self._storage()[name]
-        self.settings = replace(self.settings, patience_seconds=0.1)
+        self.settings = replace(self.settings, lock_timeout_ms=100, patience_seconds=0.1)
 
     def poll(self) -> None:
         self.polls += 1

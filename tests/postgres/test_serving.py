@@ -394,3 +394,47 @@ def test_dropping_leaves_a_table_of_others_alone(shop: Shop) -> None:
     with connected(shop) as connection:
         PostgresSink(connection, LEDGER).drop(t.target, cascade=True)
     assert t.rows("count(*)") == Counter([(0,)])
+
+
+def test_a_key_that_is_none_any_more_fails_loudly(shop: Shop) -> None:
+    t = served(shop, KEYED, ["k"])
+    t.serve((1, 10), (2, 20))
+    with pytest.raises(MillstreamError) as caught:
+        t.serve((1, 10), (1, 30), (2, 20))
+    assert caught.value.code is Code.SERVE_FAILED
+    assert t.rows() == Counter([(1, 10), (2, 20)])
+    assert t.serve((1, 30), (2, 20)).mode == "DIFFERENTIAL"
+    assert t.rows() == Counter([(1, 30), (2, 20)])
+
+
+def test_somebody_elses_table_in_its_place_is_left_alone(shop: Shop) -> None:
+    t = served(shop, KEYED, ["k"])
+    t.serve((1, 10))
+    t.as_owner("DROP TABLE public.totals")
+    with shop.server.superuser(shop.name) as somebody:
+        somebody.execute("CREATE TABLE public.totals (k bigint, v bigint)")
+        somebody.execute("INSERT INTO public.totals VALUES (7, 70)")
+        with pytest.raises(MillstreamError) as caught:
+            t.serve((1, 11))
+        assert caught.value.code is Code.NAME_TAKEN
+        assert somebody.execute("SELECT * FROM public.totals").fetchall() == [(7, 70)]
+
+
+def test_a_bookkeeping_of_somebody_else_is_not_trusted(shop: Shop) -> None:
+    with shop.server.superuser(shop.name) as somebody:
+        somebody.execute("CREATE SCHEMA millstream")
+        somebody.execute("GRANT ALL ON SCHEMA millstream TO PUBLIC")
+    with pytest.raises(MillstreamError) as caught:
+        served(shop, KEYED, ["k"]).serve((1, 10))
+    assert caught.value.code is Code.NAME_TAKEN
+
+
+def test_default_privileges_let_nobody_write_or_put_triggers(shop: Shop) -> None:
+    with shop.connect() as connection:
+        connection.execute("ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC")
+    t = served(shop, KEYED, ["k"])
+    t.serve((1, 10))
+    held = t.run(
+        "SELECT privilege_type FROM pg_class, aclexplode(relacl) WHERE oid = 'public.totals'::regclass AND grantee = 0"
+    )
+    assert {p for (p,) in held} <= {"SELECT", "MAINTAIN"}

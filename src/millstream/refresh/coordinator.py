@@ -79,7 +79,7 @@ class Coordinator:
                 tables = tuple(self._catalog.get(name) for name in chain)
             paths, versions = self._frontier(tables, captured, initiated_by, data_timestamp)
             result: RefreshResult | None = None
-            unserved: list[MillstreamError] = []
+            unserved: MillstreamError | None = None
             for table in tables:
                 is_last = table is tables[-1]
                 base = {name: versions[name] for name in _base_of(table, tables)}
@@ -94,10 +94,9 @@ class Coordinator:
                     mode=mode if is_last else None,
                 )
                 result = runner.refresh(request)
-                if (error := self._serve(table.id, initiated_by, data_timestamp)) is not None:
-                    unserved.append(error)
-            if unserved:
-                raise unserved[0]
+                unserved = self._serve(table.id, initiated_by, data_timestamp)
+            if unserved is not None:  # the last one's own: those of what it reads are recorded with them
+                raise unserved
             assert result is not None
             return result
 

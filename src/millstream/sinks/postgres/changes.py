@@ -20,7 +20,8 @@ class Change:
     """The net change.
 
     Args:
-        puts: new rows, and with a key also rows that take another's place; duplicates as often as they are to be there.
+        puts: new rows, and with a key also rows that take another's place, those first; duplicates as often as they
+            are to be there.
         gone: old rows that go; with a key, only those whose key has no new row.
         replaced: how many of `puts` take another row's place.
         null_keys: the columns of the key that are NULL in one of them.
@@ -60,7 +61,8 @@ def net_change(target: Target, zset: pa.Table) -> Change:
             raise MisfitError(f"KEY_REPEATED: two rows have the same key ({', '.join(target.key)})")
     old = {_key(line, places): line for line, w in net.items() if w < 0}
     gone = [line for key, line in old.items() if key not in put]
-    return Change(list(put.values()), gone, nulls, len(old) - len(gone))
+    puts = [line for key, line in put.items() if key in old]
+    return Change([*puts, *(line for key, line in put.items() if key not in old)], gone, nulls, len(puts))
 
 
 def _key(line: str, places: Sequence[int]) -> tuple[str, ...]:

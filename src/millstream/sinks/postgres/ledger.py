@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from millstream.errors import Code, MillstreamError
 from millstream.sinks.postgres.target import Connection, Mark, Target
 
 _TABLE = """
@@ -32,7 +33,7 @@ CREATE TABLE IF NOT EXISTS {serving} (
 ) WITH (fillfactor = 50)
 """
 _VIEW = """
-CREATE OR REPLACE VIEW {view} AS
+CREATE OR REPLACE VIEW {view} WITH (security_barrier) AS
 SELECT relation::regclass AS served_table, stream_table, refresh_id, data_timestamp,
        extract(epoch FROM clock_timestamp() - data_timestamp)::double precision AS staleness_seconds,
        served_at, mode, reason
@@ -68,7 +69,20 @@ class Ledger:
         self._view = sql.Identifier(schema, "served_tables")
 
     def prepare(self, connection: Connection) -> None:
-        """Make the schema and what is in it, if it is not there."""
+        """Make the schema and what is in it, if it is not there.
+
+        Raises:
+            MillstreamError: NAME_TAKEN if somebody else has it, whose triggers would run with our rights.
+        """
+        owner = connection.execute(
+            "SELECT nspowner = current_user::regrole FROM pg_namespace WHERE nspname = %s", [self.schema]
+        ).fetchone()
+        if owner == (False,):
+            raise MillstreamError(
+                Code.NAME_TAKEN,
+                f"the schema {self.schema} of the database belongs to another role",
+                hint="set serving_schema to another name",
+            )
         if connection.execute("SELECT to_regclass(%s)", [self._view.as_string(connection)]).fetchone() != (None,):
             return
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SERIAL])

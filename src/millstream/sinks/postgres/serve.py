@@ -27,6 +27,7 @@ from millstream.sinks.postgres.table import (
     create_table,
     drop_table,
     find_table,
+    is_ours,
     misfit,
     name_of,
     refuse_taken,
@@ -171,7 +172,9 @@ class PostgresSink:
         self, target: Target, found: Found, change: Change, live: tuple[UserTrigger, ...], places: sql.Identifier | None
     ) -> Counts:
         connection = self._connection
-        stage(connection, target, [*(("D", line) for line in change.gone), *(("P", line) for line in change.puts)])
+        new = "A" if target.key is not None and places is None else "P"
+        puts = [("P" if i < change.replaced else new, line) for i, line in enumerate(change.puts)]
+        stage(connection, target, [*(("D", line) for line in change.gone), *puts])
         may_veto = any(t.may_veto for t in live)
         if places is not None:
             by_place.locate(connection, target, places)
@@ -214,7 +217,7 @@ class PostgresSink:
             return self._record(target, mark, entry, done, seen, written, by_place=places is not None)
 
     def _ensure(self, target: Target, mark: Mark, entry: Entry | None) -> Found:
-        """The table, made if it is not there; never somebody else's."""
+        """The table, made if it is not there; never somebody else's, but one that was restored from a dump."""
         connection = self._connection
         found = find_table(connection, target)
         if found is None:
@@ -225,7 +228,7 @@ class PostgresSink:
                     hint="give it its name back, or STOP SERVING and SERVE TO the new one",
                 )
             found = create_table(connection, target)
-        elif entry is None:
+        elif entry is None or (entry.relation != found.oid and not is_ours(connection, target, found)):
             refuse_taken(connection, target)
         _require_fit(target, found)
         if entry is None or entry.relation != found.oid:

@@ -10,8 +10,8 @@ from psycopg import sql
 from millstream.sinks.postgres.target import Connection, Target, listed
 
 STAGED = sql.Identifier("pg_temp", "ms_staged")
-"""Columns: n, op (`P`ut or `D`elete as given; `U`pdate, `I`nsert, `N`othing once it is known), place, entry, key, and
-c1, c2, … for the columns of the result, so that no name of a user's can be one of ours."""
+"""Columns: n, op (`P`ut, `A`dd or `D`elete as given; `U`pdate, `I`nsert, `N`othing once it is known), place, entry,
+key, and c1, c2, … for the columns of the result, so that no name of a user's can be one of ours."""
 
 _STAGE = """
 CREATE TEMPORARY TABLE ms_staged (

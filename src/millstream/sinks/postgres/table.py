@@ -16,7 +16,8 @@ SELECT c.oid::bigint, coalesce(pg_relation_filenode(c.oid), 0)::bigint, c.relkin
              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 """
-_WRITES = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")
+_WRITES = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")  # a trigger would run with our rights
+_COMMENT = "kept up to date by millstream, which alone may write to it"
 _NULLS_NOT_DISTINCT = 150_000
 MERGE = 150_000
 """The first version of PostgreSQL that has MERGE."""
@@ -48,6 +49,14 @@ def name_of(connection: Connection, oid: int) -> str | None:
     """The name a table has now, or None if it is gone."""
     row = connection.execute("SELECT oid::regclass::text FROM pg_class WHERE oid = %s::oid", [oid]).fetchone()
     return str(row[0]) if row is not None else None
+
+
+def is_ours(connection: Connection, target: Target, found: Found) -> bool:
+    """Whether a table looks like one that `create_table` has made."""
+    if found.owner != (target.owner or _current_user(connection)):
+        return False
+    row = connection.execute("SELECT obj_description(%s::oid, 'pg_class')", [found.oid]).fetchone()
+    return row == (_COMMENT,)
 
 
 def misfit(target: Target, found: Found) -> str | None:
@@ -87,11 +96,7 @@ def create_table(connection: Connection, target: Target) -> Found:
     if not target.has_primary_key:
         # else a publication that has the table would forbid us to change it
         connection.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(target.relation))
-    connection.execute(
-        sql.SQL("COMMENT ON TABLE {} IS {}").format(
-            target.relation, sql.Literal("kept up to date by millstream, which alone may write to it")
-        )
-    )
+    connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(target.relation, sql.Literal(_COMMENT)))
     grant(connection, target)
     found = find_table(connection, target)
     assert found is not None

@@ -372,3 +372,62 @@ def test_buffers_are_trimmed(both: Kit, owner: Owner, shop: Shop) -> None:
     with shop.connect() as connection:
         left = connection.execute(f"SELECT count(*) FROM millstream_changes.changes_{both.capture('t').oid}").fetchone()
     assert left == (0,)
+
+
+@pytest.mark.parametrize("how", ["DISABLE TRIGGER USER", "DISABLE TRIGGER ALL", "ENABLE REPLICA TRIGGER {}"])
+def test_triggers_that_the_owner_has_switched_off_are_made_anew(both: Kit, owner: Owner, how: str) -> None:
+    row = owner.execute("SELECT tgname FROM pg_trigger WHERE tgrelid = 't'::regclass AND tgname ~ 'insert'").fetchone()
+    assert row is not None
+    owner.execute(f"ALTER TABLE t {how.format(row[0])}")
+    owner.execute("INSERT INTO t VALUES (100, 'unseen', 1, '')")
+    both.tick()
+    both.assert_exact(owner, "t", "bag")
+    owner.execute("INSERT INTO t VALUES (101, 'seen', 1, '')")
+    both.tick()
+    both.assert_exact(owner, "t", "bag")
+
+
+def test_a_partition_whose_triggers_are_switched_off(kit: Kit, owner: Owner) -> None:
+    owner.execute("CREATE TABLE p (a int) PARTITION BY LIST (a)")
+    owner.execute("CREATE TABLE q PARTITION OF p FOR VALUES IN (1, 2) PARTITION BY LIST (a)")
+    owner.execute("CREATE TABLE q1 PARTITION OF q FOR VALUES IN (1)")
+    kit.read("a", "p", "a")
+    for switched in ("q1", "q", "ONLY q"):
+        owner.execute(f"ALTER TABLE {switched} DISABLE TRIGGER USER")
+        owner.execute("INSERT INTO p VALUES (1)")
+        kit.tick()
+        kit.assert_exact(owner, "p")
+        owner.execute("INSERT INTO p VALUES (1)")
+        kit.tick()
+        kit.assert_exact(owner, "p")
+    owner.execute("CREATE TABLE q2 PARTITION OF q FOR VALUES IN (2)")
+    kit.tick()
+    owner.execute("INSERT INTO p VALUES (2)")
+    kit.tick()
+    kit.assert_exact(owner, "p")
+
+
+def test_switched_off_triggers_when_a_second_reader_needs_more_columns(both: Kit, owner: Owner) -> None:
+    owner.execute("ALTER TABLE t DISABLE TRIGGER USER")
+    owner.execute("INSERT INTO t VALUES (100, 'unseen', 1, '')")
+    both.read("c", "t", "unused")
+    owner.execute("INSERT INTO t VALUES (101, 'seen', 1, '')")
+    both.tick()
+    both.assert_exact(owner, "t")
+
+
+def test_what_was_missed_is_not_forgotten_if_the_columns_come_too_late(
+    both: Kit, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner.execute("ALTER TABLE t DISABLE TRIGGER USER")
+    owner.execute("INSERT INTO t VALUES (100, 'unseen', 1, '')")
+    with monkeypatch.context() as patched:
+        patched.setattr(type(both.captures), "_tick", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            both.read("c", "t", "unused")
+    both.tick()
+    both.assert_exact(owner, "t")
+
+
+def _interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from millstream.catalog import Catalog
 from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
 from millstream.errors import Code, MillstreamError
-from millstream.refresh.capture.record import BUFFER, buffer_settings, columns_of, with_buffer
+from millstream.refresh.capture.record import BUFFER, RESYNC, buffer_settings, columns_of, with_buffer
 from millstream.refresh.capture.switch import INSTALLED, with_details
 from millstream.refresh.capture.ways import WAL, captured_tables, slot_in
 from millstream.sources.postgres.buffers import install, remove, widen
@@ -54,10 +54,14 @@ class Source:
         return replace(captured, details=details), self._with_published(published)
 
     def widen(self, capture: Capture, relation: Relation) -> tuple[Capture, AttachedDatabase]:
-        """Have further columns recorded, those the capture has already among them."""
+        """Have further columns recorded, those the capture has already among them; the mirror is to be compared then.
+
+        That it is to be is recorded: what its triggers have missed before would be forgotten with their old state.
+        """
         if BUFFER in capture.details:
             buffer = widen(self.connection, relation, columns_of(capture), self._settings)
             capture = with_buffer(capture, buffer)
+            capture = replace(capture, details={**capture.details, RESYNC: "it gets more columns"})
         if self.database.mode is CaptureMode.WAL and (published := self._published(capture, relation)) is not None:
             return capture, self._with_published(published)
         return capture, self.database

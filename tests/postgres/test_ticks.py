@@ -7,21 +7,28 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import capture_kit
 import psycopg
 import pyarrow as pa
 import pytest
-from capture_kit import Kit, open_kit
+from capture_kit import DriverOnly, Kit, open_kit
 from shops import Shop
 
+import millstream
 from millstream import Code, MillstreamError
 from millstream.catalog.attached import STALE
 from millstream.catalog.models import ObjectKind
 from millstream.engine.storage import ChangeSet, RangeKind, Txn
 from millstream.naming import TableName
 from millstream.refresh.capture.record import MISSING
+from millstream.refresh.locks import locks_for
+from millstream.service.captured import CapturedTables
+from millstream.service.notices import CaptureWarning
+from millstream.settings import Settings
 
 pytestmark = pytest.mark.postgres
 
@@ -427,6 +434,38 @@ def test_what_was_missed_is_not_forgotten_if_the_columns_come_too_late(
             both.read("c", "t", "unused")
     both.tick()
     both.assert_exact(owner, "t")
+
+
+def test_sessions_that_fire_no_triggers_are_told_of(kit: Kit, owner: Owner, shop: Shop) -> None:
+    locks = locks_for(kit.catalog, kit.root)
+    workers: Any = DriverOnly(Settings())
+    said: list[str] = []
+    tables = CapturedTables(kit.root, kit.catalog, workers, locks, Settings(), lambda: datetime.now(UTC), said.append)
+    kit.captures, before = cast("Any", tables), kit.captures
+    with pytest.warns(CaptureWarning, match="ENABLE ALWAYS TRIGGER") as told:
+        kit.read("a", "t", "v", "n")
+    tables.close()
+    locks.close()
+    kit.captures = before
+    assert told[0].filename == capture_kit.__file__, "the line outside that made the call"
+    sentence, *statements = str(told[0].message).splitlines()
+    assert "shop.public.t" in sentence
+    assert len(statements) == 4
+    with shop.server.superuser(shop.name) as replica, millstream.connect(kit.root) as ms:
+        replica.execute("SET session_replication_role = replica")
+        assert [row.alert for row in ms.check_cdc_health()] == ["replica_sessions_not_captured"]
+        replica.execute("INSERT INTO t VALUES (99, 'before', 1, '')")
+        for statement in statements:
+            owner.execute(statement)
+        assert [row.alert for row in ms.check_cdc_health()] == [None]
+        kit.tick()
+        kit.assert_exact(owner, "t")
+        assert not kit.catalog.list()[0].needs_reinit
+        replica.execute("INSERT INTO t VALUES (100, 'after', 1, '')")
+        kit.tick()
+        kit.assert_exact(owner, "t")
+        owner.execute("ALTER TABLE t DISABLE TRIGGER USER")
+        assert [row.alert for row in ms.check_cdc_health()] == ["capture_triggers_disabled"]
 
 
 def _interrupted(*_: object, **__: object) -> None:

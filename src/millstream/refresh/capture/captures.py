@@ -28,9 +28,11 @@ from millstream.refresh.capture.connections import Connections, coded
 from millstream.refresh.capture.cut import Cut, cutting
 from millstream.refresh.capture.readers import mirror_object
 from millstream.refresh.capture.record import (
+    BUFFER,
     GUARDED,
     POSITION,
     WHOLE,
+    buffer_of,
     buffer_settings,
     columns_of,
     is_kept,
@@ -46,6 +48,7 @@ from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.buffers import remove
 from millstream.sources.postgres.connection import Connection, connect
 from millstream.sources.postgres.ddl_guard import guard
+from millstream.sources.postgres.installed import always_statements
 from millstream.sources.postgres.looks import look_at
 from millstream.sources.postgres.relations import Relation, find_relation
 from millstream.sources.postgres.slot import flush_wal
@@ -139,10 +142,10 @@ class Captures:
     # Beginning
 
     @contextmanager
-    def beginning(self, used: Mapping[str, Sequence[str]]) -> Iterator[None]:
+    def beginning(self, used: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
         """Capture those columns of those tables; the reader is to be recorded inside the block.
 
-        What was begun is ended again if the block fails.
+        What was begun is ended again if the block fails. Gives sentences for the user about what was begun.
 
         Args:
             used: columns by the tables' full names.
@@ -153,17 +156,17 @@ class Captures:
         databases = _databases(used)
         with self._locks.acquire([_captures_key(d) for d in databases]):
             try:
-                for name, columns in used.items():
-                    self._begin(TableName.parse(name), columns)
+                said = [note for name, columns in used.items() if (note := self._begin(TableName.parse(name), columns))]
                 for database in databases:
                     self._guard(database)
-                yield
+                yield said
             except BaseException:
                 for database in databases:
                     self._end_unread(database)
                 raise
 
-    def _begin(self, name: TableName, used: Sequence[str]) -> None:
+    def _begin(self, name: TableName, used: Sequence[str]) -> str | None:
+        """What its user should know of a capture that was begun."""
         assert name.database is not None
         database = self._database(name.database)
         existing = next((c for c in self._catalog.captures(database.name) if c.name == str(name)), None)
@@ -175,14 +178,17 @@ class Captures:
                 more = [c for c in columns if c.name not in have]
                 if more:
                     self._widen(connection, database, existing, relation, more)
-                return
+                return None
             if existing is not None:
                 self._end(connection, existing)
-            self._load(connection, database, relation, columns)
+            capture = self._load(connection, database, relation, columns)
+            if BUFFER not in capture.details or buffer_of(capture).is_always:
+                return None
+            return _unseen(capture, always_statements(connection, relation, buffer_of(capture).schema))
 
     def _load(
         self, connection: Connection, database: AttachedDatabase, relation: Relation, columns: Sequence[MirrorColumn]
-    ) -> None:
+    ) -> Capture:
         capture_id = new_id()
         capture = Capture(
             id=capture_id,
@@ -212,6 +218,7 @@ class Captures:
         loaded = replace(capture, version=version, details={**capture.details, POSITION: {"snapshot": cut.position}})
         self._record(loaded, position=cut.position)
         self._catalog.put_lake_object(mirror_object(loaded), replace=True)
+        return loaded
 
     def _captured(self, connection: Connection, capture: Capture, relation: Relation) -> Capture:
         """Have a table's changes recorded, by the way its database is captured."""
@@ -344,6 +351,14 @@ class Captures:
                 yield connection
         except psycopg.Error as error:
             raise coded(error, database.name) from error
+
+
+def _unseen(capture: Capture, statements: Sequence[str]) -> str:
+    return (
+        f"what sessions with session_replication_role = replica write to {capture.name} is not captured "
+        "(pg_restore --disable-triggers, or a subscription, may be such a session), because only the table's owner can "
+        "have their triggers fire; if there are such sessions, let him run:\n  " + "\n  ".join(statements)
+    )
 
 
 def _wanted_columns(relation: Relation, used: Sequence[str]) -> tuple[MirrorColumn, ...]:

@@ -14,6 +14,7 @@ from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 from millstream.refresh.locks import LockManager
+from millstream.refresh.unread import forgotten
 from millstream.service.notices import CaptureWarning, NoticeWarning, tell
 from millstream.settings import Settings
 
@@ -66,6 +67,11 @@ class CapturedTables:
                 f"capture could not be ended in {', '.join(databases)} and will be later: {error.message}",
                 NoticeWarning,
             )
+
+    def end_forgotten(self) -> None:
+        """End what should have been ended before, in whichever database; those out of reach are left for later."""
+        if forgotten(self._arguments[1]):
+            self._captures.end_forgotten()
 
     def close(self) -> None:
         """Close the connections."""

@@ -15,7 +15,9 @@ import psycopg
 from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.sources.postgres.buffers import with_locks
 from millstream.sources.postgres.connection import Connection
+from millstream.sources.postgres.installed import BufferSettings
 from millstream.sources.postgres.relations import Relation
 
 _GENERATED_SINCE = 180_000
@@ -45,6 +47,11 @@ JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
 WHERE t.pubname = %s AND c.oid = ANY(%s)
 """
 _MEMBERS = "SELECT prrelid::bigint, oid::bigint FROM pg_publication_rel WHERE prpubid = %s AND prrelid = ANY(%s)"
+_MEMBER = """
+SELECT n.nspname, c.relname FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.pubname = %s AND r.prrelid = %s
+"""
 _PARTLY = """
 SELECT r.prrelid::bigint, coalesce(to_jsonb(r) ->> 'prattrs', to_jsonb(r) ->> 'prqual') IS NOT NULL
 FROM pg_publication_rel r WHERE r.prpubid = %s AND r.prrelid = ANY(%s)
@@ -147,6 +154,25 @@ def unpublished(
         f"the role may not publish {', '.join(r.qualified for r in relations)}: only a table's owner can",
         hint="let the owner run: " + "; ".join(s.as_string(connection) for s in statements),
     )
+
+
+def unpublish(connection: Connection, name: str, oid: int, settings: BufferSettings) -> None:
+    """Take a table out of a publication, if it is there by its name and the publication is ours to alter.
+
+    Raises:
+        MillstreamError: LOCK_TIMEOUT.
+    """
+    row = connection.execute(_MEMBER, [name, oid]).fetchone()
+    if row is None:
+        return
+    statement = sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), sql.Identifier(*row))
+    try:
+        with_locks(
+            connection, settings, f"{row[0]}.{row[1]} cannot be unpublished", lambda: connection.execute(statement)
+        )
+    except MillstreamError as error:
+        if error.code is not Code.PRIVILEGE_MISSING:
+            raise
 
 
 def drop_publication(connection: Connection, name: str) -> bool:

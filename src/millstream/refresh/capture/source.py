@@ -153,7 +153,8 @@ class Source:
             if obstacles:
                 raise refuse(obstacles)
             names = [name for name, _, _ in capture.columns]
-            found = ensure_published(self.connection, slot_in(self.database).publication, [(relation, names)])
+            publication = slot_in(self.database).publication
+            found = ensure_published(self.connection, publication, [(relation, names)], self._settings)
         except MillstreamError as error:
             if error.code not in (Code.PRIVILEGE_MISSING, Code.DATABASE_UNFIT) or self.database.cdc == "wal":
                 raise

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
@@ -91,21 +90,34 @@ def may_publish(connection: Connection, name: str, relations: Sequence[Relation]
     return row == (True, True)
 
 
-def ensure_published(connection: Connection, name: str, wanted: Sequence[tuple[Relation, Sequence[str]]]) -> Published:
+def ensure_published(
+    connection: Connection,
+    name: str,
+    wanted: Sequence[tuple[Relation, Sequence[str]]],
+    settings: BufferSettings | None = None,
+) -> Published:
     """Publish what is not published yet.
 
+    Args:
+        settings: how long locks are waited for.
+
     Raises:
-        MillstreamError: PRIVILEGE_MISSING with the statements for the tables' owner.
+        MillstreamError: PRIVILEGE_MISSING with the statements for the tables' owner; LOCK_TIMEOUT.
     """
     published = read_published(connection, name, wanted)
     if not published.missing:
         return published
     statements = publication_sql(connection, name, [r for r, _ in wanted if r.oid in published.missing])
+
+    def publish() -> None:
+        for statement in statements:
+            connection.execute(statement)
+
     try:
-        with connection.transaction():
-            for statement in statements:
-                connection.execute(statement)
-    except psycopg.errors.InsufficientPrivilege as e:
+        with_locks(connection, settings or BufferSettings(), f"the publication {name} cannot be altered", publish)
+    except MillstreamError as e:
+        if e.code is not Code.PRIVILEGE_MISSING:
+            raise
         raise unpublished(connection, name, wanted, published) from e
     published = read_published(connection, name, wanted)
     if published.missing:
@@ -175,11 +187,19 @@ def unpublish(connection: Connection, name: str, oid: int, settings: BufferSetti
             raise
 
 
-def drop_publication(connection: Connection, name: str) -> bool:
-    """Drop a publication if it is ours; whether it is gone."""
+def drop_publication(connection: Connection, name: str, settings: BufferSettings | None = None) -> bool:
+    """Drop a publication if it is ours; whether it is gone.
+
+    Raises:
+        MillstreamError: LOCK_TIMEOUT.
+    """
+    drop = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name))
+    failed = f"the publication {name} cannot be dropped"
     try:
-        connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
-    except psycopg.errors.InsufficientPrivilege:
+        with_locks(connection, settings or BufferSettings(), failed, lambda: connection.execute(drop))
+    except MillstreamError as error:
+        if error.code is not Code.PRIVILEGE_MISSING:
+            raise
         return False
     return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -342,3 +343,19 @@ def test_a_schema_for_buffers_has_a_plain_name(schema: object) -> None:
 def test_the_owner_can_attach_too(ms: Millstream, shop: Shop) -> None:
     ms.attach("shop", shop.server.url(shop.name, OWNER))
     ms.detach("shop")
+
+
+def test_a_database_is_not_detached_while_a_capture_begins_or_ends(ms: Millstream, shop: Shop) -> None:
+    ms.attach("shop", shop.address.reference)
+    done = threading.Event()
+
+    def detach() -> None:
+        ms.detach("shop")
+        done.set()
+
+    thread = threading.Thread(target=detach)
+    with ms._locks.acquire(["captures-shop"]):
+        thread.start()
+        assert not done.wait(0.5)
+    thread.join(30)
+    assert done.is_set()

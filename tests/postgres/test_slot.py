@@ -13,6 +13,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import connect
 from millstream.sources.postgres.fitness import refuse, server_obstacles
+from millstream.sources.postgres.installed import BufferSettings
 from millstream.sources.postgres.lsn import parse_lsn, print_lsn
 from millstream.sources.postgres.publication import drop_publication, ensure_published, read_published
 from millstream.sources.postgres.relations import find_relation
@@ -285,3 +286,23 @@ def test_a_partition_under_a_published_parent_is_not_published_itself(shop: WalS
         wanted = [(find_relation(connection, "p"), ["k"]), (find_relation(connection, "p1"), ["k"])]
         publish(shop, connection, wanted[:1])
         assert set(read_published(connection, shop.slot.publication, wanted).missing) == {wanted[1][0].oid}
+
+
+def test_a_publication_waits_for_no_lock_for_long(shop: WalShop) -> None:
+    impatient = BufferSettings(lock_timeout_ms=100, patience_seconds=0.3)
+    address = Address.parse(shop.server.url(shop.name, "shop_owner"))
+    with connect(address) as connection, connect(address) as other:
+        connection.execute("CREATE TABLE public.held (id int)")
+        relation = find_relation(connection, "held")
+        with other.transaction():
+            other.execute("LOCK TABLE public.held IN SHARE UPDATE EXCLUSIVE MODE")
+            with pytest.raises(MillstreamError) as caught:
+                ensure_published(connection, "own", [(relation, ["id"])], impatient)
+        assert caught.value.code is Code.LOCK_TIMEOUT
+        ensure_published(connection, "own", [(relation, ["id"])], impatient)
+        with other.transaction():
+            other.execute("ALTER PUBLICATION own DROP TABLE public.held")
+            with pytest.raises(MillstreamError) as caught:
+                drop_publication(connection, "own", impatient)
+        assert caught.value.code is Code.LOCK_TIMEOUT
+        assert drop_publication(connection, "own", impatient)

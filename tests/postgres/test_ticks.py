@@ -7,21 +7,28 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import capture_kit
 import psycopg
 import pyarrow as pa
 import pytest
-from capture_kit import Kit, open_kit
+from capture_kit import DriverOnly, Kit, open_kit
 from shops import Shop
 
+import millstream
 from millstream import Code, MillstreamError
 from millstream.catalog.attached import STALE
 from millstream.catalog.models import ObjectKind
 from millstream.engine.storage import ChangeSet, RangeKind, Txn
 from millstream.naming import TableName
 from millstream.refresh.capture.record import MISSING
+from millstream.refresh.locks import locks_for
+from millstream.service.captured import CapturedTables
+from millstream.service.notices import CaptureWarning
+from millstream.settings import Settings
 
 pytestmark = pytest.mark.postgres
 
@@ -372,3 +379,94 @@ def test_buffers_are_trimmed(both: Kit, owner: Owner, shop: Shop) -> None:
     with shop.connect() as connection:
         left = connection.execute(f"SELECT count(*) FROM millstream_changes.changes_{both.capture('t').oid}").fetchone()
     assert left == (0,)
+
+
+@pytest.mark.parametrize("how", ["DISABLE TRIGGER USER", "DISABLE TRIGGER ALL", "ENABLE REPLICA TRIGGER {}"])
+def test_triggers_that_the_owner_has_switched_off_are_made_anew(both: Kit, owner: Owner, how: str) -> None:
+    row = owner.execute("SELECT tgname FROM pg_trigger WHERE tgrelid = 't'::regclass AND tgname ~ 'insert'").fetchone()
+    assert row is not None
+    owner.execute(f"ALTER TABLE t {how.format(row[0])}")
+    owner.execute("INSERT INTO t VALUES (100, 'unseen', 1, '')")
+    both.tick()
+    both.assert_exact(owner, "t", "bag")
+    owner.execute("INSERT INTO t VALUES (101, 'seen', 1, '')")
+    both.tick()
+    both.assert_exact(owner, "t", "bag")
+
+
+def test_a_partition_whose_triggers_are_switched_off(kit: Kit, owner: Owner) -> None:
+    owner.execute("CREATE TABLE p (a int) PARTITION BY LIST (a)")
+    owner.execute("CREATE TABLE q PARTITION OF p FOR VALUES IN (1, 2) PARTITION BY LIST (a)")
+    owner.execute("CREATE TABLE q1 PARTITION OF q FOR VALUES IN (1)")
+    kit.read("a", "p", "a")
+    for switched in ("q1", "q", "ONLY q"):
+        owner.execute(f"ALTER TABLE {switched} DISABLE TRIGGER USER")
+        owner.execute("INSERT INTO p VALUES (1)")
+        kit.tick()
+        kit.assert_exact(owner, "p")
+        owner.execute("INSERT INTO p VALUES (1)")
+        kit.tick()
+        kit.assert_exact(owner, "p")
+    owner.execute("CREATE TABLE q2 PARTITION OF q FOR VALUES IN (2)")
+    kit.tick()
+    owner.execute("INSERT INTO p VALUES (2)")
+    kit.tick()
+    kit.assert_exact(owner, "p")
+
+
+def test_switched_off_triggers_when_a_second_reader_needs_more_columns(both: Kit, owner: Owner) -> None:
+    owner.execute("ALTER TABLE t DISABLE TRIGGER USER")
+    owner.execute("INSERT INTO t VALUES (100, 'unseen', 1, '')")
+    both.read("c", "t", "unused")
+    owner.execute("INSERT INTO t VALUES (101, 'seen', 1, '')")
+    both.tick()
+    both.assert_exact(owner, "t")
+
+
+def test_what_was_missed_is_not_forgotten_if_the_columns_come_too_late(
+    both: Kit, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner.execute("ALTER TABLE t DISABLE TRIGGER USER")
+    owner.execute("INSERT INTO t VALUES (100, 'unseen', 1, '')")
+    with monkeypatch.context() as patched:
+        patched.setattr(type(both.captures), "_tick", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            both.read("c", "t", "unused")
+    both.tick()
+    both.assert_exact(owner, "t")
+
+
+def test_sessions_that_fire_no_triggers_are_told_of(kit: Kit, owner: Owner, shop: Shop) -> None:
+    locks = locks_for(kit.catalog, kit.root)
+    workers: Any = DriverOnly(Settings())
+    said: list[str] = []
+    tables = CapturedTables(kit.root, kit.catalog, workers, locks, Settings(), lambda: datetime.now(UTC), said.append)
+    kit.captures, before = cast("Any", tables), kit.captures
+    with pytest.warns(CaptureWarning, match="ENABLE ALWAYS TRIGGER") as told:
+        kit.read("a", "t", "v", "n")
+    tables.close()
+    locks.close()
+    kit.captures = before
+    assert told[0].filename == capture_kit.__file__, "the line outside that made the call"
+    sentence, *statements = str(told[0].message).splitlines()
+    assert "shop.public.t" in sentence
+    assert len(statements) == 4
+    with shop.server.superuser(shop.name) as replica, millstream.connect(kit.root) as ms:
+        replica.execute("SET session_replication_role = replica")
+        assert [row.alert for row in ms.check_cdc_health()] == ["replica_sessions_not_captured"]
+        replica.execute("INSERT INTO t VALUES (99, 'before', 1, '')")
+        for statement in statements:
+            owner.execute(statement)
+        assert [row.alert for row in ms.check_cdc_health()] == [None]
+        kit.tick()
+        kit.assert_exact(owner, "t")
+        assert not kit.catalog.list()[0].needs_reinit
+        replica.execute("INSERT INTO t VALUES (100, 'after', 1, '')")
+        kit.tick()
+        kit.assert_exact(owner, "t")
+        owner.execute("ALTER TABLE t DISABLE TRIGGER USER")
+        assert [row.alert for row in ms.check_cdc_health()] == ["capture_triggers_disabled"]
+
+
+def _interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

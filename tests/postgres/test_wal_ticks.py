@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from wal_shops import REPLICATOR, WalShop, new_wal_shop
 
 import millstream
 from millstream.catalog.attached import CaptureMode
-from millstream.refresh.capture import switch
+from millstream.errors import Code, MillstreamError
+from millstream.naming import TableName
+from millstream.refresh.capture import captures, switch
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -204,3 +207,71 @@ def test_a_tick_that_is_killed(kit: Kit, writer: Writer, shop: WalShop, point: t
         kit.assert_exact(writer, "a", "b")
         kit.assert_nothing_twice()
         writer.execute(BOTH)
+
+
+def kept(writer: Writer) -> tuple[list[str], list[str]]:
+    """The tables that are published, and the slots."""
+    slots = writer.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()").fetchall()
+    tables = writer.execute("SELECT tablename FROM pg_publication_tables ORDER BY 1").fetchall()
+    return [name for (name,) in tables], [name for (name,) in slots]
+
+
+def test_the_wal_is_let_go_with_the_last_reader(kit: Kit, writer: Writer) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.forget("ra")
+    assert kept(writer)[0] == ["b"]
+    assert list(kit.database.details["wal"]["published"]) == [kit.capture("b").id]
+    writer.execute("INSERT INTO b VALUES (7, 7)")
+    kit.tick()
+    kit.assert_exact(writer, "b")
+    assert kit.database.mode is CaptureMode.WAL
+    kit.forget("rb")
+    assert kept(writer) == ([], [])
+    assert writer.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
+    assert (kit.database.mode, kit.database.position) == (CaptureMode.TRIGGER, None)
+    kit.read("again", "b", "k", "v")
+    until(kit, CaptureMode.WAL, writer, "b")
+    kit.forget("again")
+    assert kept(writer) == ([], [])
+
+
+def test_a_move_to_the_wal_ends_with_the_last_reader(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    with psycopg.connect(shop.server.url(shop.name, REPLICATOR)) as late:
+        late.execute("INSERT INTO c VALUES (5, 5)")  # a slot is not complete before it ends
+        writer.execute(BOTH)
+        kit.tick()
+        assert kit.database.mode is CaptureMode.TRANSITIONING
+        kit.forget("ra")
+        kit.forget("rb")
+        assert kept(writer) == ([], [])
+        assert kit.database.mode is CaptureMode.TRIGGER
+
+
+def test_what_could_not_be_ended_is_ended_later(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    known = kit.database
+    kit.catalog.put_database(replace(known, address="postgresql://nobody@localhost:1/none?connect_timeout=1"))
+    for name in ("ra", "rb"):
+        with pytest.raises(MillstreamError) as caught:
+            kit.forget(name)
+        assert caught.value.code is Code.DATABASE_UNREACHABLE
+    kit.captures.end_forgotten()
+    assert "will be later" in kit.said[-1]
+    kit.catalog.put_database(known)
+    kit.captures.end_forgotten()
+    assert len(kept(writer)[1]) == 1, "not again at once"
+    monkeypatch.setattr(captures, "_ENDING_SECONDS", 0.0)
+    kit.captures._next_ending.clear()
+    kit.captures.end_forgotten()
+    assert kept(writer) == ([], [])
+    assert kit.catalog.captures("shop") == ()
+
+
+def test_a_slot_that_outlived_the_last_capture_is_dropped_later(kit: Kit, writer: Writer) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    for name, table in (("ra", "a"), ("rb", "b")):
+        kit.catalog.drop_stream_table(TableName.parse(name))
+        kit.catalog.drop_capture(kit.capture(table).id)
+    kit.captures.end_forgotten()
+    assert kept(writer) == ([], [])
+    assert kit.database.mode is CaptureMode.TRIGGER

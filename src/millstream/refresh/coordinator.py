@@ -32,6 +32,9 @@ class Databases(Protocol):
     def advance(self, names: Collection[str]) -> Mapping[str, int]:
         """Bring the databases of some tables or views to now; gives the versions of the tables, by name."""
 
+    def end_forgotten(self) -> None:
+        """End the capture of what nobody reads any more, where that could not be done at once."""
+
 
 class Coordinator:
     """Takes locks and a frontier, then runs the refreshes of a chain."""
@@ -117,10 +120,9 @@ class Coordinator:
     ) -> Mapping[str, int]:
         """Bring the databases behind some stream tables to now; one snapshot cuts all tables of a database."""
         names = {d.name for table in tables for d in table.definition.dependencies if _is_attached(d)}
-        if not names:
-            return {}
         try:
-            return self._databases.advance(names)
+            self._databases.end_forgotten()
+            return self._databases.advance(names) if names else {}
         except MillstreamError as error:
             self._failed(tables[-1], error, initiated_by, started_at)
             raise

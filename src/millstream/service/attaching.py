@@ -183,7 +183,8 @@ class Attaching:
             MillstreamError: NOT_ATTACHED, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
         """
         database = self.get(name)
-        with self._locks.acquire([lock_key(database.name)]):
+        # First the lock under which captures begin: their reader is recorded before it is given back.
+        with self._locks.acquire([f"captures-{database.name}"]), self._locks.acquire([lock_key(database.name)]):
             self._refuse_dependents(database.name)
             if not forget:
                 self._uninstall(database)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,8 @@ from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 from millstream.refresh.locks import LockManager
-from millstream.service.notices import NoticeWarning, tell
+from millstream.refresh.unread import forgotten
+from millstream.service.notices import CaptureWarning, NoticeWarning, tell
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,10 +43,15 @@ class CapturedTables:
         """Bring the databases of some tables or views to now; gives the versions of the tables, by name."""
         return self._captures.advance(names)
 
-    def beginning(self, used: Mapping[str, Sequence[str]]) -> AbstractContextManager[None]:
+    @contextmanager
+    def beginning(self, used: Mapping[str, Sequence[str]]) -> Iterator[None]:
         """Capture the columns a query uses of tables of attached databases, while it is being recorded."""
         attached = {name: columns for name, columns in used.items() if _database(name) is not None}
-        return self._captures.beginning(attached) if attached else nullcontext()
+        said: list[str] = []
+        with self._captures.beginning(attached) if attached else nullcontext(said) as said:
+            for sentence in said:
+                tell(sentence, CaptureWarning)
+            yield
 
     def end_unread(self, names: Collection[str]) -> None:
         """End the capture of what nobody reads any more, in the databases of some names."""
@@ -61,6 +67,11 @@ class CapturedTables:
                 f"capture could not be ended in {', '.join(databases)} and will be later: {error.message}",
                 NoticeWarning,
             )
+
+    def end_forgotten(self) -> None:
+        """End what should have been ended before, in whichever database; those out of reach are left for later."""
+        if forgotten(self._arguments[1]):
+            self._captures.end_forgotten()
 
     def close(self) -> None:
         """Close the connections."""

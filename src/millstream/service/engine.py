@@ -60,6 +60,7 @@ class Engine:
                 catalog, self.workers, locks, settings, self.definitions, self.captured, self.server, clock, progress
             )
             self.lake.sync()
+            self.captured.end_forgotten()
         except BaseException:
             self.close()
             raise

@@ -9,6 +9,7 @@ alone: the other tables of its database go on meanwhile.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,9 +29,11 @@ from millstream.refresh.capture.connections import Connections, coded
 from millstream.refresh.capture.cut import Cut, cutting
 from millstream.refresh.capture.readers import mirror_object
 from millstream.refresh.capture.record import (
+    BUFFER,
     GUARDED,
     POSITION,
     WHOLE,
+    buffer_of,
     buffer_settings,
     columns_of,
     is_kept,
@@ -40,20 +43,24 @@ from millstream.refresh.capture.source import Source
 from millstream.refresh.capture.switch import Switch
 from millstream.refresh.capture.tick import Tick, commit_metadata
 from millstream.refresh.capture.verdicts import key_of
+from millstream.refresh.capture.wanted import unseen, wanted_columns
 from millstream.refresh.locks import LockManager
+from millstream.refresh.unread import forgotten, is_wal_unread, unread
 from millstream.settings import Settings
 from millstream.sources.postgres.address import Address
-from millstream.sources.postgres.buffers import remove
 from millstream.sources.postgres.connection import Connection, connect
 from millstream.sources.postgres.ddl_guard import guard
+from millstream.sources.postgres.installed import always_statements
 from millstream.sources.postgres.looks import look_at
 from millstream.sources.postgres.relations import Relation, find_relation
 from millstream.sources.postgres.slot import flush_wal
-from millstream.sources.postgres.types import MirrorColumn, mirror_columns, mirror_schema
+from millstream.sources.postgres.types import MirrorColumn, mirror_schema
 
 _LOAD = 0
 """The transaction number of a mirror's first commit; ticks count from 1."""
-_TRIES = 5
+_ENDING_SECONDS = 60.0
+"""How long what could not be ended is left alone."""
+_SHORT_PATIENCE_SECONDS = 1.0
 
 
 class Captures:
@@ -79,6 +86,7 @@ class Captures:
         self._connections = Connections()
         self._ticked: set[str] = set()
         self._switches: dict[str, Switch] = {}
+        self._next_ending: dict[str, float] = {}
 
     def close(self) -> None:
         """Close the connections."""
@@ -139,10 +147,10 @@ class Captures:
     # Beginning
 
     @contextmanager
-    def beginning(self, used: Mapping[str, Sequence[str]]) -> Iterator[None]:
+    def beginning(self, used: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
         """Capture those columns of those tables; the reader is to be recorded inside the block.
 
-        What was begun is ended again if the block fails.
+        What was begun is ended again if the block fails. Gives sentences for the user about what was begun.
 
         Args:
             used: columns by the tables' full names.
@@ -153,36 +161,39 @@ class Captures:
         databases = _databases(used)
         with self._locks.acquire([_captures_key(d) for d in databases]):
             try:
-                for name, columns in used.items():
-                    self._begin(TableName.parse(name), columns)
+                said = [note for name, columns in used.items() if (note := self._begin(TableName.parse(name), columns))]
                 for database in databases:
                     self._guard(database)
-                yield
+                yield said
             except BaseException:
                 for database in databases:
                     self._end_unread(database)
                 raise
 
-    def _begin(self, name: TableName, used: Sequence[str]) -> None:
+    def _begin(self, name: TableName, used: Sequence[str]) -> str | None:
+        """What its user should know of a capture that was begun."""
         assert name.database is not None
         database = self._database(name.database)
         existing = next((c for c in self._catalog.captures(database.name) if c.name == str(name)), None)
         with self._own_connection(database) as connection:
             relation = find_relation(connection, name.parts[2], name.parts[1])
-            columns = _wanted_columns(relation, used)
+            columns = wanted_columns(relation, used)
             if existing is not None and is_kept(existing) and existing.oid == relation.oid:
                 have = {column for column, _, _ in existing.columns}
                 more = [c for c in columns if c.name not in have]
                 if more:
                     self._widen(connection, database, existing, relation, more)
-                return
+                return None
             if existing is not None:
                 self._end(connection, existing)
-            self._load(connection, database, relation, columns)
+            capture = self._load(connection, database, relation, columns)
+            if BUFFER not in capture.details or buffer_of(capture).is_always:
+                return None
+            return unseen(capture, always_statements(connection, relation, buffer_of(capture).schema))
 
     def _load(
         self, connection: Connection, database: AttachedDatabase, relation: Relation, columns: Sequence[MirrorColumn]
-    ) -> None:
+    ) -> Capture:
         capture_id = new_id()
         capture = Capture(
             id=capture_id,
@@ -212,6 +223,7 @@ class Captures:
         loaded = replace(capture, version=version, details={**capture.details, POSITION: {"snapshot": cut.position}})
         self._record(loaded, position=cut.position)
         self._catalog.put_lake_object(mirror_object(loaded), replace=True)
+        return loaded
 
     def _captured(self, connection: Connection, capture: Capture, relation: Relation) -> Capture:
         """Have a table's changes recorded, by the way its database is captured."""
@@ -289,43 +301,55 @@ class Captures:
             with self._locks.acquire([_captures_key(database)]):
                 self._end_unread(database)
 
+    def end_forgotten(self) -> None:
+        """End what is left after a crash, or from a time when a database could not be reached: as far as it can be."""
+        for database in forgotten(self._catalog):
+            self._end_forgotten(database)
+
     def _end_forgotten(self, database: str) -> None:
-        """After a crash between a definition and its capture; not while somebody is about to define."""
-        if not self._unread(database):
+        """Not while somebody is about to define; and if it cannot be done now, not again for a while."""
+        if time.monotonic() < self._next_ending.get(database, 0.0):
             return
         try:
+            if not unread(self._catalog, database) and not is_wal_unread(self._catalog, self._database(database)):
+                return
             with self._locks.acquire([_captures_key(database)], timeout=0):
-                self._end_unread(database)
+                self._end_unread(database, _SHORT_PATIENCE_SECONDS)
         except MillstreamError as error:
-            if error.code is not Code.LOCK_TIMEOUT:
-                raise
+            self._next_ending[database] = time.monotonic() + _ENDING_SECONDS
+            self._progress(f"capture could not be ended in {database} and will be later: {error.message}")
 
-    def _unread(self, database: str) -> list[Capture]:
-        captures = self._catalog.captures(database)
-        if not captures:
-            return []
-        read = {d.name for table in self._catalog.list() for d in table.definition.dependencies}
-        return [c for c in captures if c.name not in read]
-
-    def _end_unread(self, database: str) -> None:
-        unread = self._unread(database)
-        if unread:
+    def _end_unread(self, database: str, patience: float | None = None) -> None:
+        ended = unread(self._catalog, database)
+        if ended:
             with self._own_connection(self._database(database)) as connection:
-                for capture in unread:
-                    self._end(connection, capture)
+                for capture in ended:
+                    self._end(connection, capture, patience)
             self._guard(database)
+        if is_wal_unread(self._catalog, self._database(database)):
+            with self._own_connection(self._database(database)) as connection:
+                self._leave_wal(connection, database)
         self._sweep()
 
-    def _end(self, connection: Connection, capture: Capture) -> None:
+    def _end(self, connection: Connection, capture: Capture, patience: float | None = None) -> None:
         with self._locks.acquire([_database_key(capture.database)]):
             if not is_whole(capture):
-                remove(connection, capture.oid, buffer_settings(self._database(capture.database), self._catalog))
+                source = Source(connection, self._catalog, self._database(capture.database))
+                if (after := source.end(capture, patience)) != source.database:
+                    self._catalog.put_database(after)
             name = TableName.parse(capture.name)
             known = self._catalog.lake_object(ObjectKind.TABLE, name)
             if known is not None and known.location == capture.path:
                 self._catalog.drop_lake_object(ObjectKind.TABLE, name)
             self._catalog.drop_capture(capture.id)
         shutil.rmtree(capture.path, ignore_errors=True)
+
+    def _leave_wal(self, connection: Connection, name: str) -> None:
+        """Let go of the WAL that a slot keeps for nobody."""
+        with self._locks.acquire([_database_key(name)]):
+            if (switch := self._switches.pop(name, None)) is not None:
+                switch.close()
+            self._catalog.put_database(Source(connection, self._catalog, self._database(name)).leave_wal())
 
     def _sweep(self) -> None:
         """Delete mirrors that a crash has left without a record."""
@@ -344,26 +368,6 @@ class Captures:
                 yield connection
         except psycopg.Error as error:
             raise coded(error, database.name) from error
-
-
-def _wanted_columns(relation: Relation, used: Sequence[str]) -> tuple[MirrorColumn, ...]:
-    """The columns a query uses, and those of the key, by which rows are told apart."""
-    wanted = set(used)
-    try:
-        mirror_columns(relation, relation.key)
-        wanted |= set(relation.key)
-    except MillstreamError:
-        pass  # then rows are told apart by all captured columns
-    if wanted:
-        return mirror_columns(relation, sorted(wanted))
-    for column in relation.columns:  # of a query that only counts rows, one column will do
-        try:
-            return mirror_columns(relation, [column.name])
-        except MillstreamError:
-            continue
-    raise MillstreamError(
-        Code.UNSUPPORTED_TYPE, f"{relation.qualified} has no column that can be captured", hint="give it a key"
-    )
 
 
 def _databases(names: Collection[str]) -> list[str]:

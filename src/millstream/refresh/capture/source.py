@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from millstream.catalog import Catalog
 from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
 from millstream.errors import Code, MillstreamError
-from millstream.refresh.capture.record import BUFFER, buffer_settings, columns_of, with_buffer
-from millstream.refresh.capture.switch import INSTALLED, with_details
+from millstream.refresh.capture.record import BUFFER, RESYNC, buffer_settings, columns_of, with_buffer
+from millstream.refresh.capture.switch import HINDERED, INSTALLED, TRANSITION, with_details
 from millstream.refresh.capture.ways import WAL, captured_tables, slot_in
 from millstream.sources.postgres.buffers import install, remove, widen
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.fitness import refuse, wal_tables
 from millstream.sources.postgres.installed import BufferSettings
-from millstream.sources.postgres.publication import ensure_published
+from millstream.sources.postgres.publication import drop_publication, ensure_published, unpublish
 from millstream.sources.postgres.relations import Relation
+from millstream.sources.postgres.slot import Slot, slot_of, slot_state
 from millstream.sources.postgres.slot_creation import current_snapshot
+from millstream.sources.postgres.transition import forget
 
 _SHORT_PATIENCE = 0.1
 
@@ -33,6 +35,11 @@ class Source:
     @property
     def _settings(self) -> BufferSettings:
         return buffer_settings(self.database, self.catalog)
+
+    @property
+    def _slot(self) -> Slot:
+        """Also where it is only about to be read."""
+        return slot_of(self.catalog.lake_id(), self.database.name)
 
     def capture(self, capture: Capture, relation: Relation) -> tuple[Capture, AttachedDatabase]:
         """Have a table's changes recorded from now on, in its buffer or in the WAL, whichever is read.
@@ -54,10 +61,14 @@ class Source:
         return replace(captured, details=details), self._with_published(published)
 
     def widen(self, capture: Capture, relation: Relation) -> tuple[Capture, AttachedDatabase]:
-        """Have further columns recorded, those the capture has already among them."""
+        """Have further columns recorded, those the capture has already among them; the mirror is to be compared then.
+
+        That it is to be is recorded: what its triggers have missed before would be forgotten with their old state.
+        """
         if BUFFER in capture.details:
             buffer = widen(self.connection, relation, columns_of(capture), self._settings)
             capture = with_buffer(capture, buffer)
+            capture = replace(capture, details={**capture.details, RESYNC: "it gets more columns"})
         if self.database.mode is CaptureMode.WAL and (published := self._published(capture, relation)) is not None:
             return capture, self._with_published(published)
         return capture, self.database
@@ -65,6 +76,38 @@ class Source:
     def release(self, oid: int) -> None:
         """Take a table's buffer and triggers away, if it has them."""
         remove(self.connection, oid, self._settings)
+
+    def end(self, capture: Capture, patience_seconds: float | None = None) -> AttachedDatabase:
+        """Have a table's changes recorded no more, by either way.
+
+        Raises:
+            MillstreamError: LOCK_TIMEOUT.
+        """
+        settings = self._settings
+        if patience_seconds is not None:
+            settings = replace(settings, patience_seconds=patience_seconds)
+        remove(self.connection, capture.oid, settings)
+        if self.database.mode is CaptureMode.TRIGGER:
+            return self.database
+        unpublish(self.connection, self._slot.publication, capture.oid, settings)
+        way = self.database.details.get(WAL)
+        if way is None:
+            return self.database
+        published = {id_: state for id_, state in way["published"].items() if id_ != capture.id}
+        return with_details(self.database, {WAL: {**way, "published": published}})
+
+    def leave_wal(self) -> AttachedDatabase:
+        """Drop the slot and the publication that no captured table needs; the next capture begins with triggers.
+
+        Raises:
+            MillstreamError: LOCK_TIMEOUT while somebody reads the slot, or is making it.
+        """
+        if slot_state(self.connection, self._slot.name) is not None:
+            forget(self.connection, self._slot)
+        else:
+            drop_publication(self.connection, self._slot.publication)
+        gone = with_details(self.database, {WAL: None, TRANSITION: None, INSTALLED: None, HINDERED: None})
+        return replace(gone, mode=CaptureMode.TRIGGER, position=None)
 
     def settle(self, captures: Sequence[Capture], *, is_hindered: bool) -> tuple[list[Capture], AttachedDatabase]:
         """After a tick by the WAL: without triggers, or, where they are to be read again, with them.
@@ -110,7 +153,8 @@ class Source:
             if obstacles:
                 raise refuse(obstacles)
             names = [name for name, _, _ in capture.columns]
-            found = ensure_published(self.connection, slot_in(self.database).publication, [(relation, names)])
+            publication = slot_in(self.database).publication
+            found = ensure_published(self.connection, publication, [(relation, names)], self._settings)
         except MillstreamError as error:
             if error.code not in (Code.PRIVILEGE_MISSING, Code.DATABASE_UNFIT) or self.database.cdc == "wal":
                 raise

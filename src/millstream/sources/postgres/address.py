@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from millstream.errors import Code, MillstreamError
 
 _VARIABLE = "env:"
-_SECRETS = ("password", "sslpassword")
+_SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Address:
             if given.get(key):
                 raise MillstreamError(
                     Code.SECRET_IN_ADDRESS,
-                    "the address holds a password, which would be stored and printed",
+                    "the address holds a password or a key, which would be stored and printed",
                     hint="put the whole url into an environment variable and give env:NAME, or keep the password in a "
                     "passfile (~/.pgpass) or a service file (service=NAME)",
                 )

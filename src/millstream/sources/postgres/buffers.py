@@ -30,12 +30,14 @@ from millstream.sources.postgres.buffer_sql import (
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.grants import required_grants
 from millstream.sources.postgres.installed import (
+    NEVER_FIRES,
     BufferInfo,
     BufferSettings,
     always_statements,
     buffer_info,
     captured_tables,
     find_buffer,
+    firing,
     tables_of,
     triggers_of,
 )
@@ -86,11 +88,17 @@ def widen(
         if found is None:
             raise MillstreamError(Code.CAPTURE_LOST, f"the buffer of {relation.qualified} is gone")
         more = _buffer_columns(connection, [relation.column(c.name) for c in columns if c.name not in found.columns])
+        is_disabled = _is_disabled(connection, relation, settings.schema)
+        if is_disabled:
+            _drop_functions(connection, relation.oid, settings.schema)
+            _put_functions(connection, relation, (), found.by_row, settings.schema, (Event.LOCK,))
         _lock_writers_out(connection, relation, settings.schema)
         for column in more:
             connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {}").format(found.table, column.definition))
         kept = _buffer_columns(connection, [relation.column(n) for n in found.columns])
         _put_functions(connection, relation, [*kept, *more], found.by_row, settings.schema)
+        if is_disabled:
+            _put_triggers(connection, relation, found.by_row, settings.schema)
         return buffer_info(connection, relation, settings)
 
     return with_locks(connection, settings, f"{relation.qualified} cannot be captured", work)
@@ -169,7 +177,7 @@ def put_in_place(
     schema = settings.schema
     by_row = settings.by_row or _needs_rows(connection, relation)
     found = find_buffer(connection, relation, settings)
-    if found is not None and found.by_row != by_row:
+    if (found is not None and found.by_row != by_row) or _is_disabled(connection, relation, schema):
         _drop(connection, relation.oid, settings)
     _put_functions(connection, relation, (), by_row, schema, (Event.LOCK,))
     _lock_writers_out(connection, relation, schema)
@@ -267,6 +275,12 @@ def _buffer_columns(connection: Connection, columns: Sequence[PgColumn]) -> list
     ]
 
 
+def _is_disabled(connection: Connection, relation: Relation, schema: str) -> bool:
+    """Whether the owner has switched a trigger off, which only he could undo: but we can make all anew."""
+    fire = firing(connection, [relation.oid], schema).get(relation.oid, "")
+    return bool(set(fire) & set(NEVER_FIRES))
+
+
 def _lock_writers_out(connection: Connection, relation: Relation, schema: str) -> None:
     for table in tables_of(relation).values():
         connection.execute(create_trigger(schema, relation.oid, Event.LOCK, table, by_row=False))
@@ -339,13 +353,17 @@ def _put_triggers(connection: Connection, relation: Relation, by_row: bool, sche
 
 
 def _drop(connection: Connection, oid: int, settings: BufferSettings) -> None:
+    _drop_functions(connection, oid, settings.schema)
+    has = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [settings.schema]).fetchone()
+    if has is not None:
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(settings.schema, buffer_name(oid))))
+
+
+def _drop_functions(connection: Connection, oid: int, schema: str) -> None:
     for event in Event:
-        function = sql.Identifier(settings.schema, function_name(event, oid))
+        function = sql.Identifier(schema, function_name(event, oid))
         if connection.execute("SELECT to_regprocedure(%s)", [function.as_string(connection) + "()"]).fetchone() != (
             None,
         ):
             # A trigger can be dropped by its table's owner only, but goes with its function.
             connection.execute(sql.SQL("DROP FUNCTION {}() CASCADE").format(function))
-    has = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [settings.schema]).fetchone()
-    if has is not None:
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(settings.schema, buffer_name(oid))))

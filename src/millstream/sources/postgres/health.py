@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from millstream.results import CdcHealth, SlotHealth
 from millstream.sources.postgres.connection import Connection
+from millstream.sources.postgres.installed import FIRES_ALWAYS, NEVER_FIRES, firing
 from millstream.sources.postgres.lsn import print_lsn
 from millstream.sources.postgres.slot import Slot, SlotState, slot_state
 
@@ -16,6 +17,8 @@ SLOT_LOST = "replication_slot_lost"
 LAG_EXCEEDED = "slot_lag_exceeds_threshold"
 WAL_AT_RISK = "slot_wal_at_risk"
 SOURCE_MISSING = "source_table_missing"
+TRIGGERS_DISABLED = "capture_triggers_disabled"
+REPLICA_UNSEEN = "replica_sessions_not_captured"
 
 
 def slot_health(connection: Connection, slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> list[SlotHealth]:
@@ -50,9 +53,14 @@ def check_cdc_health(
     slot: Slot,
     mode: str,
     sources: Sequence[tuple[int, str]],
+    buffer_schema: str | None = None,
     lag_threshold_bytes: int = LAG_THRESHOLD_BYTES,
 ) -> list[CdcHealth]:
-    """Each captured table of a database: how it is captured, how far behind its slot is, and what is wrong."""
+    """Each captured table of a database: how it is captured, how far behind its slot is, and what is wrong.
+
+    Args:
+        buffer_schema: where the functions of its triggers are; None does not look at triggers.
+    """
     rows = connection.execute(
         "SELECT c.oid::bigint, n.nspname || '.' || c.relname FROM pg_class c "
         "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY(%s)",
@@ -62,6 +70,8 @@ def check_cdc_health(
     has_slot = mode != "TRIGGER"
     state = slot_state(connection, slot.name) if has_slot else None
     alert = slot_alert(state, mode, lag_threshold_bytes)
+    is_triggered = buffer_schema is not None and mode != "WAL"
+    fire = firing(connection, [oid for oid, _ in sources], buffer_schema or "") if is_triggered else {}
     return [
         CdcHealth(
             source_relid=oid,
@@ -70,7 +80,7 @@ def check_cdc_health(
             slot_name=slot.name if has_slot else None,
             lag_bytes=state.lag_bytes if state else None,
             confirmed_lsn=_printed(state.confirmed_flush_lsn) if state else None,
-            alert=alert if oid in found else SOURCE_MISSING,
+            alert=(alert or trigger_alert(fire.get(oid, ""))) if oid in found else SOURCE_MISSING,
         )
         for oid, name in sources
     ]
@@ -89,6 +99,13 @@ def slot_alert(state: SlotState | None, mode: str, lag_threshold_bytes: int) -> 
     if max(state.lag_bytes or 0, state.retained_bytes or 0) > lag_threshold_bytes:
         return LAG_EXCEEDED
     return None
+
+
+def trigger_alert(states: str) -> str | None:
+    """What is wrong with the triggers of a table, by the different states they are in."""
+    if set(states) & set(NEVER_FIRES):
+        return TRIGGERS_DISABLED
+    return REPLICA_UNSEEN if set(states) - {FIRES_ALWAYS} else None
 
 
 def _printed(lsn: int | None) -> str | None:

@@ -11,6 +11,11 @@ from millstream.sources.postgres.buffer_sql import LEAF, Event, buffer_name, tri
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.relations import Relation
 
+NEVER_FIRES = "DR"
+"""The states of triggers (pg_trigger.tgenabled) that do not fire in ordinary sessions."""
+FIRES_ALWAYS = "A"
+"""The state of those that fire in sessions with session_replication_role = replica too."""
+
 
 @dataclass(frozen=True, slots=True)
 class BufferSettings:
@@ -118,6 +123,26 @@ def capture_states(connection: Connection, oids: Sequence[int], schema: str) -> 
     return dict(rows.fetchall())
 
 
+def firing(connection: Connection, oids: Sequence[int], schema: str) -> dict[int, str]:
+    """The different states of the triggers that capture each table, on itself and on all below it, as letters."""
+    rows = connection.execute(
+        """WITH RECURSIVE below AS (
+             SELECT c.oid AS top, c.oid FROM pg_class c WHERE c.oid = ANY(%(oids)s)
+             UNION ALL SELECT b.top, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
+           SELECT b.top::bigint, string_agg(DISTINCT t.tgenabled::text, '') FROM below b
+           JOIN pg_trigger t ON t.tgrelid = b.oid JOIN pg_proc p ON p.oid = t.tgfoid
+           WHERE p.pronamespace = to_regnamespace(%(schema)s)
+             AND p.proname IN (SELECT e || '_' || b.top FROM unnest(%(events)s::text[]) e)
+           GROUP BY b.top""",
+        {
+            "oids": list(oids),
+            "schema": sql.Identifier(schema).as_string(connection),
+            "events": [event.value for event in Event if event is not Event.LOCK],
+        },
+    )
+    return dict(rows.fetchall())
+
+
 def always_statements(connection: Connection, relation: Relation, schema: str) -> list[str]:
     """What the owner of a table runs to have sessions captured that switch ordinary triggers off."""
     return [
@@ -125,7 +150,7 @@ def always_statements(connection: Connection, relation: Relation, schema: str) -
         .format(sql.Identifier(namespace, table), sql.Identifier(trigger))
         .as_string(connection)
         for namespace, table, trigger, enabled, _ in triggers_of(connection, relation, schema)
-        if enabled != "A"
+        if enabled != FIRES_ALWAYS
     ]
 
 

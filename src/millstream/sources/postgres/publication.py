@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.sources.postgres.buffers import with_locks
 from millstream.sources.postgres.connection import Connection
+from millstream.sources.postgres.installed import BufferSettings
 from millstream.sources.postgres.relations import Relation
 
 _GENERATED_SINCE = 180_000
@@ -45,6 +46,11 @@ JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
 WHERE t.pubname = %s AND c.oid = ANY(%s)
 """
 _MEMBERS = "SELECT prrelid::bigint, oid::bigint FROM pg_publication_rel WHERE prpubid = %s AND prrelid = ANY(%s)"
+_MEMBER = """
+SELECT n.nspname, c.relname FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.pubname = %s AND r.prrelid = %s
+"""
 _PARTLY = """
 SELECT r.prrelid::bigint, coalesce(to_jsonb(r) ->> 'prattrs', to_jsonb(r) ->> 'prqual') IS NOT NULL
 FROM pg_publication_rel r WHERE r.prpubid = %s AND r.prrelid = ANY(%s)
@@ -84,21 +90,34 @@ def may_publish(connection: Connection, name: str, relations: Sequence[Relation]
     return row == (True, True)
 
 
-def ensure_published(connection: Connection, name: str, wanted: Sequence[tuple[Relation, Sequence[str]]]) -> Published:
+def ensure_published(
+    connection: Connection,
+    name: str,
+    wanted: Sequence[tuple[Relation, Sequence[str]]],
+    settings: BufferSettings | None = None,
+) -> Published:
     """Publish what is not published yet.
 
+    Args:
+        settings: how long locks are waited for.
+
     Raises:
-        MillstreamError: PRIVILEGE_MISSING with the statements for the tables' owner.
+        MillstreamError: PRIVILEGE_MISSING with the statements for the tables' owner; LOCK_TIMEOUT.
     """
     published = read_published(connection, name, wanted)
     if not published.missing:
         return published
     statements = publication_sql(connection, name, [r for r, _ in wanted if r.oid in published.missing])
+
+    def publish() -> None:
+        for statement in statements:
+            connection.execute(statement)
+
     try:
-        with connection.transaction():
-            for statement in statements:
-                connection.execute(statement)
-    except psycopg.errors.InsufficientPrivilege as e:
+        with_locks(connection, settings or BufferSettings(), f"the publication {name} cannot be altered", publish)
+    except MillstreamError as e:
+        if e.code is not Code.PRIVILEGE_MISSING:
+            raise
         raise unpublished(connection, name, wanted, published) from e
     published = read_published(connection, name, wanted)
     if published.missing:
@@ -149,11 +168,38 @@ def unpublished(
     )
 
 
-def drop_publication(connection: Connection, name: str) -> bool:
-    """Drop a publication if it is ours; whether it is gone."""
+def unpublish(connection: Connection, name: str, oid: int, settings: BufferSettings) -> None:
+    """Take a table out of a publication, if it is there by its name and the publication is ours to alter.
+
+    Raises:
+        MillstreamError: LOCK_TIMEOUT.
+    """
+    row = connection.execute(_MEMBER, [name, oid]).fetchone()
+    if row is None:
+        return
+    statement = sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), sql.Identifier(*row))
     try:
-        connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
-    except psycopg.errors.InsufficientPrivilege:
+        with_locks(
+            connection, settings, f"{row[0]}.{row[1]} cannot be unpublished", lambda: connection.execute(statement)
+        )
+    except MillstreamError as error:
+        if error.code is not Code.PRIVILEGE_MISSING:
+            raise
+
+
+def drop_publication(connection: Connection, name: str, settings: BufferSettings | None = None) -> bool:
+    """Drop a publication if it is ours; whether it is gone.
+
+    Raises:
+        MillstreamError: LOCK_TIMEOUT.
+    """
+    drop = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name))
+    failed = f"the publication {name} cannot be dropped"
+    try:
+        with_locks(connection, settings or BufferSettings(), failed, lambda: connection.execute(drop))
+    except MillstreamError as error:
+        if error.code is not Code.PRIVILEGE_MISSING:
+            raise
         return False
     return True
 

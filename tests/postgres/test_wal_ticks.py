@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from wal_shops import REPLICATOR, WalShop, new_wal_shop
 
 import millstream
 from millstream.catalog.attached import CaptureMode
-from millstream.refresh.capture import switch
+from millstream.refresh.capture import Captures, switch
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -75,6 +76,12 @@ def until(kit: Kit, mode: CaptureMode, writer: Writer, *tables: str, statement: 
         kit.tick()
         kit.assert_exact(writer, *tables)
     raise AssertionError(f"still {kit.database.mode}: {dict(kit.database.details)}")
+
+
+def elsewhere(function: Callable[[], object]) -> None:
+    """Do it in another thread, as another refresh would: locks belong to threads."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result()
 
 
 def triggers(writer: Writer) -> int:
@@ -204,3 +211,25 @@ def test_a_tick_that_is_killed(kit: Kit, writer: Writer, shop: WalShop, point: t
         kit.assert_exact(writer, "a", "b")
         kit.assert_nothing_twice()
         writer.execute(BOTH)
+
+
+def test_others_tick_while_a_table_is_loaded(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot forgets what they have read, and what was written to the new table between its snapshot and then."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute("CREATE TABLE d (k int PRIMARY KEY, v int)")
+    copy = Captures._copy
+
+    def slow_copy(captures: Captures, *arguments: Any) -> int:
+        version = copy(captures, *arguments)
+        writer.execute("INSERT INTO d VALUES (1, 1)")
+        for _ in range(2):
+            writer.execute(BOTH)
+            elsewhere(kit.tick)
+        return version
+
+    monkeypatch.setattr(Captures, "_copy", slow_copy)
+    kit.read("rd", "d", "k", "v")
+    writer.execute("INSERT INTO d VALUES (2, 2)")
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "d")
+    assert kit.database.mode is CaptureMode.WAL

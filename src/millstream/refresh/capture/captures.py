@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
+from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode, Position
 from millstream.catalog.models import ObjectKind, new_id
 from millstream.engine.storage import Txn
 from millstream.engine.worker import Workers
@@ -30,6 +30,7 @@ from millstream.refresh.capture.readers import mirror_object
 from millstream.refresh.capture.record import (
     GUARDED,
     POSITION,
+    RESYNC,
     WHOLE,
     buffer_settings,
     columns_of,
@@ -201,6 +202,7 @@ class Captures:
         names = [c.name for c in columns]
         if not is_whole(capture):
             capture = self._captured(connection, capture, relation)
+        begun = self._database(database.name).position
         self._progress(f"loading {capture.name}")
         with cutting(Address(database.address), connection, {capture.id: relation}) as cut:
             look = look_at(cut.connection, {relation.oid: names}).get(relation.oid)
@@ -210,7 +212,7 @@ class Captures:
             flush_wal(connection)
             version = self._copy(cut, capture)
         loaded = replace(capture, version=version, details={**capture.details, POSITION: {"snapshot": cut.position}})
-        self._record(loaded, position=cut.position)
+        self._record(loaded, position=cut.position, begun=begun)
         self._catalog.put_lake_object(mirror_object(loaded), replace=True)
 
     def _captured(self, connection: Connection, capture: Capture, relation: Relation) -> Capture:
@@ -270,9 +272,17 @@ class Captures:
                 now = self._database(name)
                 self._catalog.put_database(replace(now, details={**now.details, GUARDED: bool(can and kept)}))
 
-    def _record(self, capture: Capture, position: str | None = None) -> None:
+    def _record(self, capture: Capture, position: str | None = None, begun: Position | None = None) -> None:
+        """Record a capture.
+
+        Args:
+            position: the snapshot it was loaded at.
+            begun: where its database was when its changes began to be recorded.
+        """
         with self._locks.acquire([_database_key(capture.database)]):
             database = self._database(capture.database)
+            if position is not None and not is_whole(capture) and database.mode is CaptureMode.WAL:
+                capture = _placed(capture, database.position or {}, begun or {})
             if position is not None and database.position is None:
                 database = replace(database, position={"snapshot": position}, reached_at=self._clock())
             self._catalog.put_database(database, captures=[capture])
@@ -364,6 +374,16 @@ def _wanted_columns(relation: Relation, used: Sequence[str]) -> tuple[MirrorColu
     raise MillstreamError(
         Code.UNSUPPORTED_TYPE, f"{relation.qualified} has no column that can be captured", hint="give it a key"
     )
+
+
+def _placed(capture: Capture, now: Position, begun: Position) -> Capture:
+    """A loaded table whose changes come from the WAL: where they begin, if the slot still has all of them.
+
+    Other ticks have gone on during the load, and the slot with them.
+    """
+    if now.get("lsn") == begun.get("lsn"):
+        return replace(capture, details={**capture.details, POSITION: {**capture.details[POSITION], "lsn": now["lsn"]}})
+    return replace(capture, details={**capture.details, RESYNC: "others were read from the WAL while it was loaded"})
 
 
 def _databases(names: Collection[str]) -> list[str]:

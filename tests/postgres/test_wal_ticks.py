@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from wal_shops import REPLICATOR, WalShop, new_wal_shop
 
 import millstream
 from millstream.catalog.attached import CaptureMode
-from millstream.refresh.capture import Captures, switch
+from millstream.refresh.capture import Captures, switch, ways
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -233,3 +234,40 @@ def test_others_tick_while_a_table_is_loaded(kit: Kit, writer: Writer, monkeypat
     kit.tick()
     kit.assert_exact(writer, "a", "b", "d")
     assert kit.database.mode is CaptureMode.WAL
+
+
+def test_mirrors_that_are_ahead_of_a_piece(
+    kit: Kit, writer: Writer, shop: WalShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick was killed after it had landed all; the next one goes in pieces, over what is landed already."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.tick()
+    for number in range(6):
+        writer.execute("INSERT INTO b VALUES (%s, 0)", [100 + number])
+        writer.execute("UPDATE a SET v = v + 1")
+    killed_at(kit.root, shop.address, ("apply", "after", 2), "tick")
+    monkeypatch.setattr(ways, "next_position", partial(ways.next_position, catch_up=(0, 8)))
+    for number in range(6):
+        writer.execute("INSERT INTO b VALUES (%s, 0)", [200 + number])
+        writer.execute("UPDATE a SET v = v + 1")
+    for _ in range(2):
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+        writer.execute(BOTH)
+
+
+def test_a_table_that_is_loaded_before_others_catch_up_in_pieces(
+    kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute("CREATE TABLE d (k int, v int)")
+    writer.execute("ALTER TABLE d REPLICA IDENTITY FULL")
+    kit.read("rd", "d", "k", "v")
+    monkeypatch.setattr(ways, "next_position", partial(ways.next_position, catch_up=(0, 8)))
+    for number in range(10):
+        writer.execute("INSERT INTO d VALUES (%s, 0)", [number])
+        writer.execute(BOTH)
+    for _ in range(2):
+        kit.tick()
+        kit.assert_exact(writer, "a", "b", "d")
+        writer.execute("INSERT INTO d VALUES (77, 0)")

@@ -317,6 +317,8 @@ class Tick:
             verdict = verdicts[capture.id]
             readers.tell(capture, verdict.answer, verdict.reason)
             pending = self.again.get(capture.id) if capture.id not in touched else None
+            if capture.id in reading.ahead:
+                continue
             after = _recorded(capture, verdict, before, is_landed=capture.id in touched, pending=pending)
             if BUFFER in capture.details and BUFFER not in after.details:
                 self.released.append(capture.oid)

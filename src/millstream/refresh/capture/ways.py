@@ -39,12 +39,14 @@ class Reading:
         position: where the mirrors are once these are landed.
         is_whole: whether that is the cut's snapshot, or only a piece of the way to it.
         hindrance: why changes should be read by triggers again.
+        ahead: captures that are past that position, and were not read.
     """
 
     windows: Mapping[str, Window | KeyedWindow]
     position: Position
     is_whole: bool = True
     hindrance: str | None = None
+    ahead: Collection[str] = ()
 
 
 def position_of(database: AttachedDatabase, capture: Capture) -> Position:
@@ -92,7 +94,7 @@ def read_slot(
         others: captures that are not read now, and will be.
 
     Raises:
-        RereadError: tables that cannot be read from the WAL, or were altered in between.
+        RereadError: tables that cannot be read from the WAL, or were altered in between, or are amid a piece.
         MillstreamError: CAPTURE_LOST if the slot or the publication does not have all changes; DATABASE_UNFIT.
     """
     slot, published = slot_in(database), database.details[WAL]["published"]
@@ -113,6 +115,15 @@ def read_slot(
         lsn = start.get("lsn")
         own = WalPosition.load(start) if lsn else WalPosition(PgSnapshot.parse(start["snapshot"]), old.lsn)
         by_start.setdefault(own, []).append(capture.id)
+    is_piece, ahead = new.lsn > old.lsn, list[str]()
+    if (
+        is_piece
+    ):  # it ends at a place in the WAL, and mirrors elsewhere may have what comes after, or lack what is before
+        ahead = [i for begun, ids in by_start.items() if begun != old and begun.lsn >= new.lsn for i in ids]
+        amid = [i for begun, ids in by_start.items() if begun != old and begun.lsn < new.lsn for i in ids]
+        if amid:
+            raise RereadError(dict.fromkeys(amid, "the others catch up in pieces"))
+        by_start = {old: by_start[old]}
     windows: dict[str, Window | KeyedWindow] = {}
     reached = new
     for begun, ids in by_start.items():
@@ -121,7 +132,7 @@ def read_slot(
             raise RereadError(batch.altered)
         windows |= batch.windows
         reached = batch.position if begun == old else reached
-    return Reading(windows, reached.dump(), str(reached.snapshot) == cut.position, hindrance)
+    return Reading(windows, reached.dump(), str(reached.snapshot) == cut.position, hindrance, ahead)
 
 
 def _only(items: Mapping[str, str], keys: Collection[str]) -> dict[str, str]:

@@ -271,3 +271,46 @@ def test_a_table_that_is_loaded_before_others_catch_up_in_pieces(
         kit.tick()
         kit.assert_exact(writer, "a", "b", "d")
         writer.execute("INSERT INTO d VALUES (77, 0)")
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_table_that_is_loaded_while_its_database_moves(
+    kit: Kit, writer: Writer, shop: WalShop, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """It is published by the next tick, which is killed: its buffer is gone, and only a comparison makes it right."""
+    writer.execute("CREATE TABLE d (k int PRIMARY KEY, v int)")
+    copy = Captures._copy
+
+    def slow_copy(captures: Captures, *arguments: Any) -> int:
+        version = copy(captures, *arguments)
+        elsewhere(lambda: until(kit, CaptureMode.WAL, writer, "a", "b"))
+        return version
+
+    monkeypatch.setattr(Captures, "_copy", slow_copy)
+    kit.read("rd", "d", "k", "v")
+    writer.execute("INSERT INTO d VALUES (1, 1)")
+    killed_at(kit.root, shop.address, ("put_database", "after", nth), "tick")
+    writer.execute("INSERT INTO d VALUES (2, 2)")
+    for _ in range(2):
+        kit.tick()
+        kit.assert_exact(writer, "a", "b", "d")
+        writer.execute("UPDATE d SET v = v + 1")
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
+def test_a_slot_that_is_lost_on_the_way_back(kit: Kit, writer: Writer, shop: WalShop, nth: int) -> None:
+    """Buffers are made anew, and the tick is killed: nothing has what they held."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.read("rc", "c", "k", "v")  # no key, and not REPLICA IDENTITY FULL
+    kit.tick()
+    assert kit.database.mode is CaptureMode.WAL
+    assert triggers(writer) > 0
+    writer.execute("INSERT INTO b VALUES (100, 100)")
+    writer.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
+    )
+    killed_at(kit.root, shop.address, ("put_database", "after", nth), "tick")
+    for _ in range(2):
+        writer.execute("INSERT INTO b VALUES (101, 101)")
+        kit.tick()
+        kit.assert_exact(writer, "a", "b", "c")

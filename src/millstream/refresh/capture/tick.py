@@ -232,6 +232,7 @@ class Tick:
         if relation is None:
             return
         self.progress(f"capturing {capture.name} anew: {verdict.reason}")
+        self._remember(capture_id, verdict.reason)
         if relation.oid != capture.oid and BUFFER in capture.details:
             self.released.append(capture.oid)
         capture = replace(capture, oid=relation.oid, columns=verdict.columns or capture.columns)
@@ -240,6 +241,17 @@ class Tick:
             capture, self.database = source.capture(capture, relation)
         details = {k: v for k, v in capture.details.items() if k != MISSING} | {RESYNC: verdict.reason}
         self.captures[capture_id] = replace(capture, details=details)
+
+    def _remember(self, capture_id: str, reason: str) -> None:
+        """Record that a mirror is to be compared, before what its changes are read from is gone.
+
+        The database is left as it is recorded: of what this tick makes of it nothing is done yet.
+        """
+        database = self.catalog.find_database(self.database.name)
+        capture = next((c for c in self.catalog.captures(self.database.name) if c.id == capture_id), None)
+        if database is not None and capture is not None:
+            marked = replace(capture, details={**capture.details, RESYNC: reason})
+            self.catalog.put_database(database, captures=[marked])
 
     # Doing it
 

@@ -15,6 +15,7 @@ from shops import OWNER
 from wal_shops import REPLICATOR, WalShop, new_wal_shop
 
 import millstream
+from millstream import Code, MillstreamError
 from millstream.catalog.attached import CaptureMode
 from millstream.refresh.capture import Captures, switch, ways
 from millstream.testing.postgres_server import Server
@@ -314,3 +315,22 @@ def test_a_slot_that_is_lost_on_the_way_back(kit: Kit, writer: Writer, shop: Wal
         writer.execute("INSERT INTO b VALUES (101, 101)")
         kit.tick()
         kit.assert_exact(writer, "a", "b", "c")
+
+
+def test_a_value_that_was_corrected_since(kit: Kit, writer: Writer) -> None:
+    writer.execute("CREATE TABLE d (k int PRIMARY KEY, d date)")
+    writer.execute("CREATE TABLE e (d date)")
+    writer.execute("ALTER TABLE e REPLICA IDENTITY FULL")
+    kit.read("rd", "d", "k", "d")
+    kit.read("re", "e", "d")
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute("WITH x AS (INSERT INTO d VALUES (1, 'infinity')) INSERT INTO e VALUES ('infinity')")
+    with pytest.raises(MillstreamError) as caught:
+        kit.tick()
+    assert caught.value.code is Code.VALUE_UNSUPPORTED
+    writer.execute("UPDATE d SET d = '2024-01-02'")
+    writer.execute("UPDATE e SET d = '2024-01-02'")
+    writer.execute(BOTH)
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "d", "e")
+    assert kit.database.mode is CaptureMode.WAL

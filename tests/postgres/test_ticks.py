@@ -14,7 +14,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from capture_kit import Kit, open_kit
-from shops import Shop
+from shops import Shop, new_shop
 
 from millstream import Code, MillstreamError
 from millstream.catalog.attached import STALE
@@ -22,6 +22,7 @@ from millstream.catalog.models import ObjectKind
 from millstream.engine.storage import ChangeSet, RangeKind, Txn
 from millstream.naming import TableName
 from millstream.refresh.capture.record import MISSING
+from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
 
@@ -372,3 +373,31 @@ def test_buffers_are_trimmed(both: Kit, owner: Owner, shop: Shop) -> None:
     with shop.connect() as connection:
         left = connection.execute(f"SELECT count(*) FROM millstream_changes.changes_{both.capture('t').oid}").fetchone()
     assert left == (0,)
+
+
+def test_a_server_without_flushing_messages(old_server: Server, tmp_path: Path) -> None:
+    """Before PostgreSQL 17 only a commit makes others durable, and a poll is a transaction that cannot commit."""
+    shop = new_shop(old_server)
+    with shop.owner() as owner, open_kit(tmp_path / "lake", shop.address) as kit:
+        owner.execute("SET synchronous_commit = off")
+        owner.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        kit.read("a", "t", "id", "v")
+        for number in range(5):
+            owner.execute("INSERT INTO t VALUES (%s, 'x')", [number])
+            kit.tick()
+            kit.assert_exact(owner, "t")
+
+
+def test_a_value_that_was_corrected_since(kit: Kit, owner: Owner) -> None:
+    owner.execute("CREATE TABLE d (id int PRIMARY KEY, d date)")
+    kit.read("a", "d", "id", "d")
+    kit.read("b", "bag", "v", "d")
+    kit.tick()
+    owner.execute("INSERT INTO d VALUES (1, 'infinity'), (2, '2024-01-01')")
+    with pytest.raises(MillstreamError) as caught:
+        kit.tick()
+    assert caught.value.code is Code.VALUE_UNSUPPORTED
+    owner.execute("UPDATE d SET d = '2024-01-02' WHERE id = 1")
+    owner.execute("UPDATE bag SET v = 'goes on'")
+    kit.tick()
+    kit.assert_exact(owner, "d", "bag")

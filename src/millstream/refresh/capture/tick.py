@@ -43,7 +43,7 @@ from millstream.sources.postgres.looks import look_at
 from millstream.sources.postgres.poll import where
 from millstream.sources.postgres.positions import WalPosition
 from millstream.sources.postgres.relations import Relation, find_named
-from millstream.sources.postgres.slot import Slot, advance, flush_wal
+from millstream.sources.postgres.slot import Slot, advance, can_flush_within_transaction, flush_wal
 from millstream.sources.postgres.snapshots import PgSnapshot
 from millstream.sources.postgres.transition import forget, may_cut_to_triggers, reason_of
 from millstream.sources.postgres.types import MirrorColumn
@@ -279,7 +279,8 @@ class Tick:
             reading = read_slot(self.connection, cut, self.database, following, others)
         else:
             reading = read_buffers(cut, self.database, following)
-            flush_wal(self.connection)  # a crash of the server must not undo what is counted as read
+            is_free = cut.connection is not self.connection or can_flush_within_transaction(self.connection)
+            flush_wal(self.connection if is_free else self.second())  # a crash must not undo what is counted as read
         found = {i: moved(self.worker.store, self.captures[i]) for i in reading.windows}
         if wrong := {i: reason for i, reason in found.items() if reason is not None}:
             raise RereadError(wrong)

@@ -21,7 +21,9 @@ from millstream.catalog.attached import STALE
 from millstream.catalog.models import ObjectKind
 from millstream.engine.storage import ChangeSet, RangeKind, Txn
 from millstream.naming import TableName
+from millstream.refresh.capture.landing import Landing
 from millstream.refresh.capture.record import MISSING
+from millstream.refresh.capture.tick import Tick
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -401,3 +403,49 @@ def test_a_value_that_was_corrected_since(kit: Kit, owner: Owner) -> None:
     owner.execute("UPDATE bag SET v = 'goes on'")
     kit.tick()
     kit.assert_exact(owner, "d", "bag")
+
+
+def test_more_columns_when_the_connection_is_lost(both: Kit, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in the mirror already when the tick is tried again."""
+    is_lost = False
+    clean_up = Tick._clean_up
+
+    def lost_once(tick: Tick) -> None:
+        nonlocal is_lost
+        if not is_lost:
+            is_lost = True
+            tick.connection.close()
+        clean_up(tick)
+
+    monkeypatch.setattr(Tick, "_clean_up", lost_once)
+    owner.execute("UPDATE t SET n = -1 WHERE id = 3")
+    both.read("c", "t", "unused")
+    assert is_lost
+    assert [name for name, _, _ in both.capture("t").columns] == ["id", "v", "n", "unused"]
+    both.tick()
+    both.assert_exact(owner, "t")
+    both.assert_nothing_twice()
+
+
+def test_a_comparison_whose_snapshot_is_lost(
+    both: Kit, owner: Owner, monkeypatch: pytest.MonkeyPatch, shop: Shop
+) -> None:
+    """What was read under it may be wrong: the catalog does not move, and the tick is an error."""
+    before = both.database.position
+    compare = Landing.compare
+
+    def losing(landing: Landing, *arguments: Any) -> Any:
+        after = compare(landing, *arguments)
+        landing.cut.connection.close()
+        return after
+
+    owner.execute("VACUUM FULL t")
+    owner.execute("UPDATE t SET n = 0")
+    with monkeypatch.context() as patch:
+        patch.setattr(Landing, "compare", losing)
+        with pytest.raises(MillstreamError) as caught:
+            both.tick()
+    assert caught.value.code is Code.SNAPSHOT_LOST
+    assert both.database.position == before
+    both.tick()
+    both.assert_exact(owner, "t", "bag")

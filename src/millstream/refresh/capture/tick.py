@@ -132,7 +132,7 @@ class Tick:
     # What there is to do
 
     def _known_reasons(self) -> dict[str, str]:
-        found = {id_: f"it gets the columns {', '.join(c.name for c in cs)}" for id_, cs in self.wider.items()}
+        found = {id_: f"it gets the columns {', '.join(c.name for c in cs)}" for id_, cs in self._missing_columns()}
         for capture in self.captures.values():
             if is_whole(capture) and capture.name in self.wanted:
                 found[capture.id] = "nothing records its changes"
@@ -141,6 +141,12 @@ class Tick:
             elif self.is_first and is_kept(capture) and (reason := moved(self.worker.store, capture)):
                 found[capture.id] = reason
         return found
+
+    def _missing_columns(self) -> list[tuple[str, list[MirrorColumn]]]:
+        """What of `wider` the mirrors do not have: a tick that is tried again may have given it to them already."""
+        have = {id_: {name for name, _, _ in capture.columns} for id_, capture in self.captures.items()}
+        more = [(id_, [c for c in columns if c.name not in have[id_]]) for id_, columns in self.wider.items()]
+        return [(id_, columns) for id_, columns in more if columns]
 
     def _is_there(self, snapshot: str) -> bool:
         """Whether nothing was written anywhere since the last tick."""
@@ -293,13 +299,26 @@ class Tick:
         landing = Landing(self.worker, cut, tick_id, commit_metadata(cut, reading.position), limit, self.progress)
         for id_, window in reading.windows.items():
             self.captures[id_] = self._landed(landing, before[id_], verdicts[id_], window)
+        wider = dict(self._missing_columns())
         for id_, reason in reread.items():
-            self.captures[id_] = landing.compare(before[id_], verdicts[id_], reason, self.wider.get(id_, ()))
+            self.captures[id_] = landing.compare(before[id_], verdicts[id_], reason, wider.get(id_, ()))
+        self._check_held(cut, [before[id_] for id_ in reread])
         self.landed |= touched
         for id_, look in landing.looks.items():
             verdicts = {**verdicts, id_: replace(verdicts[id_], look=look)}
         self.hindrance = reading.hindrance
         self._complete(cut, verdicts, reading, touched, tick_id)
+
+    def _check_held(self, cut: Cut, compared: Sequence[Capture]) -> None:
+        """See that nobody could have altered the tables while they were compared; else that is to be done again."""
+        if cut.snapshot is None:
+            return
+        try:
+            cut.snapshot.check()
+        except MillstreamError as error:
+            marked = [replace(c, details={**c.details, RESYNC: f"{error.code}: {error.message}"}) for c in compared]
+            self.catalog.put_database(self.database, captures=marked)
+            raise
 
     def _landed(self, landing: Landing, capture: Capture, verdict: Verdict, window: Window | KeyedWindow) -> Capture:
         try:

@@ -189,7 +189,7 @@ class WalReader:
                 made[id_] = window
         return made
 
-    def _apply(self, change: Change, route: _Route) -> None:
+    def _apply(self, change: Insert | Update | Delete, route: _Route) -> None:
         try:
             _apply(change, route.changes, route.pick)
         except MillstreamError as error:

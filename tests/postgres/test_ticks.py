@@ -16,7 +16,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from capture_kit import DriverOnly, Kit, open_kit
-from shops import Shop
+from shops import Shop, new_shop
 
 import millstream
 from millstream import Code, MillstreamError
@@ -24,11 +24,14 @@ from millstream.catalog.attached import STALE
 from millstream.catalog.models import ObjectKind
 from millstream.engine.storage import ChangeSet, RangeKind, Txn
 from millstream.naming import TableName
+from millstream.refresh.capture.landing import Landing
 from millstream.refresh.capture.record import MISSING
+from millstream.refresh.capture.tick import Tick
 from millstream.refresh.locks import locks_for
 from millstream.service.captured import CapturedTables
 from millstream.service.notices import CaptureWarning
 from millstream.settings import Settings
+from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
 
@@ -470,3 +473,77 @@ def test_sessions_that_fire_no_triggers_are_told_of(kit: Kit, owner: Owner, shop
 
 def _interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_server_without_flushing_messages(old_server: Server, tmp_path: Path) -> None:
+    """Before PostgreSQL 17 only a commit makes others durable, and a poll is a transaction that cannot commit."""
+    shop = new_shop(old_server)
+    with shop.owner() as owner, open_kit(tmp_path / "lake", shop.address) as kit:
+        owner.execute("SET synchronous_commit = off")
+        owner.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        kit.read("a", "t", "id", "v")
+        for number in range(5):
+            owner.execute("INSERT INTO t VALUES (%s, 'x')", [number])
+            kit.tick()
+            kit.assert_exact(owner, "t")
+
+
+def test_a_value_that_was_corrected_since(kit: Kit, owner: Owner) -> None:
+    owner.execute("CREATE TABLE d (id int PRIMARY KEY, d date)")
+    kit.read("a", "d", "id", "d")
+    kit.read("b", "bag", "v", "d")
+    kit.tick()
+    owner.execute("INSERT INTO d VALUES (1, 'infinity'), (2, '2024-01-01')")
+    with pytest.raises(MillstreamError) as caught:
+        kit.tick()
+    assert caught.value.code is Code.VALUE_UNSUPPORTED
+    owner.execute("UPDATE d SET d = '2024-01-02' WHERE id = 1")
+    owner.execute("UPDATE bag SET v = 'goes on'")
+    kit.tick()
+    kit.assert_exact(owner, "d", "bag")
+
+
+def test_more_columns_when_the_connection_is_lost(both: Kit, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in the mirror already when the tick is tried again."""
+    is_lost = False
+    clean_up = Tick._clean_up
+
+    def lost_once(tick: Tick) -> None:
+        nonlocal is_lost
+        if not is_lost:
+            is_lost = True
+            tick.connection.close()
+        clean_up(tick)
+
+    monkeypatch.setattr(Tick, "_clean_up", lost_once)
+    owner.execute("UPDATE t SET n = -1 WHERE id = 3")
+    both.read("c", "t", "unused")
+    assert is_lost
+    assert [name for name, _, _ in both.capture("t").columns] == ["id", "v", "n", "unused"]
+    both.tick()
+    both.assert_exact(owner, "t")
+    both.assert_nothing_twice()
+
+
+def test_a_comparison_whose_snapshot_is_lost(
+    both: Kit, owner: Owner, monkeypatch: pytest.MonkeyPatch, shop: Shop
+) -> None:
+    """What was read under it may be wrong: the catalog does not move, and the tick is an error."""
+    before = both.database.position
+    compare = Landing.compare
+
+    def losing(landing: Landing, *arguments: Any) -> Any:
+        after = compare(landing, *arguments)
+        landing.cut.connection.close()
+        return after
+
+    owner.execute("VACUUM FULL t")
+    owner.execute("UPDATE t SET n = 0")
+    with monkeypatch.context() as patch:
+        patch.setattr(Landing, "compare", losing)
+        with pytest.raises(MillstreamError) as caught:
+            both.tick()
+    assert caught.value.code is Code.SNAPSHOT_LOST
+    assert both.database.position == before
+    both.tick()
+    both.assert_exact(owner, "t", "bag")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,10 @@ from shops import OWNER
 from wal_shops import REPLICATOR, WalShop, new_wal_shop
 
 import millstream
+from millstream import Code, MillstreamError
 from millstream.catalog.attached import CaptureMode
-from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
-from millstream.refresh.capture import captures, switch
+from millstream.refresh.capture import Captures, captures, switch, ways
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -78,6 +80,12 @@ def until(kit: Kit, mode: CaptureMode, writer: Writer, *tables: str, statement: 
         kit.tick()
         kit.assert_exact(writer, *tables)
     raise AssertionError(f"still {kit.database.mode}: {dict(kit.database.details)}")
+
+
+def elsewhere(function: Callable[[], object]) -> None:
+    """Do it in another thread, as another refresh would: locks belong to threads."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result()
 
 
 def triggers(writer: Writer) -> int:
@@ -275,3 +283,124 @@ def test_a_slot_that_outlived_the_last_capture_is_dropped_later(kit: Kit, writer
     kit.captures.end_forgotten()
     assert kept(writer) == ([], [])
     assert kit.database.mode is CaptureMode.TRIGGER
+
+
+def test_others_tick_while_a_table_is_loaded(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot forgets what they have read, and what was written to the new table between its snapshot and then."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute("CREATE TABLE d (k int PRIMARY KEY, v int)")
+    copy = Captures._copy
+
+    def slow_copy(captures: Captures, *arguments: Any) -> int:
+        version = copy(captures, *arguments)
+        writer.execute("INSERT INTO d VALUES (1, 1)")
+        for _ in range(2):
+            writer.execute(BOTH)
+            elsewhere(kit.tick)
+        return version
+
+    monkeypatch.setattr(Captures, "_copy", slow_copy)
+    kit.read("rd", "d", "k", "v")
+    writer.execute("INSERT INTO d VALUES (2, 2)")
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "d")
+    assert kit.database.mode is CaptureMode.WAL
+
+
+def test_mirrors_that_are_ahead_of_a_piece(
+    kit: Kit, writer: Writer, shop: WalShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick was killed after it had landed all; the next one goes in pieces, over what is landed already."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.tick()
+    for number in range(6):
+        writer.execute("INSERT INTO b VALUES (%s, 0)", [100 + number])
+        writer.execute("UPDATE a SET v = v + 1")
+    killed_at(kit.root, shop.address, ("apply", "after", 2), "tick")
+    monkeypatch.setattr(ways, "next_position", partial(ways.next_position, catch_up=(0, 8)))
+    for number in range(6):
+        writer.execute("INSERT INTO b VALUES (%s, 0)", [200 + number])
+        writer.execute("UPDATE a SET v = v + 1")
+    for _ in range(2):
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+        writer.execute(BOTH)
+
+
+def test_a_table_that_is_loaded_before_others_catch_up_in_pieces(
+    kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute("CREATE TABLE d (k int, v int)")
+    writer.execute("ALTER TABLE d REPLICA IDENTITY FULL")
+    kit.read("rd", "d", "k", "v")
+    monkeypatch.setattr(ways, "next_position", partial(ways.next_position, catch_up=(0, 8)))
+    for number in range(10):
+        writer.execute("INSERT INTO d VALUES (%s, 0)", [number])
+        writer.execute(BOTH)
+    for _ in range(2):
+        kit.tick()
+        kit.assert_exact(writer, "a", "b", "d")
+        writer.execute("INSERT INTO d VALUES (77, 0)")
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_table_that_is_loaded_while_its_database_moves(
+    kit: Kit, writer: Writer, shop: WalShop, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """It is published by the next tick, which is killed: its buffer is gone, and only a comparison makes it right."""
+    writer.execute("CREATE TABLE d (k int PRIMARY KEY, v int)")
+    copy = Captures._copy
+
+    def slow_copy(captures: Captures, *arguments: Any) -> int:
+        version = copy(captures, *arguments)
+        elsewhere(lambda: until(kit, CaptureMode.WAL, writer, "a", "b"))
+        return version
+
+    monkeypatch.setattr(Captures, "_copy", slow_copy)
+    kit.read("rd", "d", "k", "v")
+    writer.execute("INSERT INTO d VALUES (1, 1)")
+    killed_at(kit.root, shop.address, ("put_database", "after", nth), "tick")
+    writer.execute("INSERT INTO d VALUES (2, 2)")
+    for _ in range(2):
+        kit.tick()
+        kit.assert_exact(writer, "a", "b", "d")
+        writer.execute("UPDATE d SET v = v + 1")
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
+def test_a_slot_that_is_lost_on_the_way_back(kit: Kit, writer: Writer, shop: WalShop, nth: int) -> None:
+    """Buffers are made anew, and the tick is killed: nothing has what they held."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.read("rc", "c", "k", "v")  # no key, and not REPLICA IDENTITY FULL
+    kit.tick()
+    assert kit.database.mode is CaptureMode.WAL
+    assert triggers(writer) > 0
+    writer.execute("INSERT INTO b VALUES (100, 100)")
+    writer.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
+    )
+    killed_at(kit.root, shop.address, ("put_database", "after", nth), "tick")
+    for _ in range(2):
+        writer.execute("INSERT INTO b VALUES (101, 101)")
+        kit.tick()
+        kit.assert_exact(writer, "a", "b", "c")
+
+
+def test_a_value_that_was_corrected_since(kit: Kit, writer: Writer) -> None:
+    writer.execute("CREATE TABLE d (k int PRIMARY KEY, d date)")
+    writer.execute("CREATE TABLE e (d date)")
+    writer.execute("ALTER TABLE e REPLICA IDENTITY FULL")
+    kit.read("rd", "d", "k", "d")
+    kit.read("re", "e", "d")
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute("WITH x AS (INSERT INTO d VALUES (1, 'infinity')) INSERT INTO e VALUES ('infinity')")
+    with pytest.raises(MillstreamError) as caught:
+        kit.tick()
+    assert caught.value.code is Code.VALUE_UNSUPPORTED
+    writer.execute("UPDATE d SET d = '2024-01-02'")
+    writer.execute("UPDATE e SET d = '2024-01-02'")
+    writer.execute(BOTH)
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "d", "e")
+    assert kit.database.mode is CaptureMode.WAL

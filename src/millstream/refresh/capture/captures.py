@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
+from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode, Position
 from millstream.catalog.models import ObjectKind, new_id
 from millstream.engine.storage import Txn
 from millstream.engine.worker import Workers
@@ -32,6 +32,7 @@ from millstream.refresh.capture.record import (
     BUFFER,
     GUARDED,
     POSITION,
+    RESYNC,
     WHOLE,
     buffer_of,
     buffer_settings,
@@ -212,6 +213,7 @@ class Captures:
         names = [c.name for c in columns]
         if not is_whole(capture):
             capture = self._captured(connection, capture, relation)
+        begun = self._database(database.name).position
         self._progress(f"loading {capture.name}")
         with cutting(Address(database.address), connection, {capture.id: relation}) as cut:
             look = look_at(cut.connection, {relation.oid: names}).get(relation.oid)
@@ -221,7 +223,7 @@ class Captures:
             flush_wal(connection)
             version = self._copy(cut, capture)
         loaded = replace(capture, version=version, details={**capture.details, POSITION: {"snapshot": cut.position}})
-        self._record(loaded, position=cut.position)
+        self._record(loaded, position=cut.position, begun=begun)
         self._catalog.put_lake_object(mirror_object(loaded), replace=True)
         return loaded
 
@@ -282,9 +284,17 @@ class Captures:
                 now = self._database(name)
                 self._catalog.put_database(replace(now, details={**now.details, GUARDED: bool(can and kept)}))
 
-    def _record(self, capture: Capture, position: str | None = None) -> None:
+    def _record(self, capture: Capture, position: str | None = None, begun: Position | None = None) -> None:
+        """Record a capture.
+
+        Args:
+            position: the snapshot it was loaded at.
+            begun: where its database was when its changes began to be recorded.
+        """
         with self._locks.acquire([_database_key(capture.database)]):
             database = self._database(capture.database)
+            if position is not None and not is_whole(capture) and database.mode is CaptureMode.WAL:
+                capture = _placed(capture, database.position or {}, begun or {})
             if position is not None and database.position is None:
                 database = replace(database, position={"snapshot": position}, reached_at=self._clock())
             self._catalog.put_database(database, captures=[capture])
@@ -368,6 +378,16 @@ class Captures:
                 yield connection
         except psycopg.Error as error:
             raise coded(error, database.name) from error
+
+
+def _placed(capture: Capture, now: Position, begun: Position) -> Capture:
+    """A loaded table whose changes come from the WAL: where they begin, if the slot still has all of them.
+
+    Other ticks have gone on during the load, and the slot with them.
+    """
+    if now.get("lsn") == begun.get("lsn"):
+        return replace(capture, details={**capture.details, POSITION: {**capture.details[POSITION], "lsn": now["lsn"]}})
+    return replace(capture, details={**capture.details, RESYNC: "others were read from the WAL while it was loaded"})
 
 
 def _databases(names: Collection[str]) -> list[str]:

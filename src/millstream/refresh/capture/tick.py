@@ -43,7 +43,7 @@ from millstream.sources.postgres.looks import look_at
 from millstream.sources.postgres.poll import where
 from millstream.sources.postgres.positions import WalPosition
 from millstream.sources.postgres.relations import Relation, find_named
-from millstream.sources.postgres.slot import Slot, advance, flush_wal
+from millstream.sources.postgres.slot import Slot, advance, can_flush_within_transaction, flush_wal
 from millstream.sources.postgres.snapshots import PgSnapshot
 from millstream.sources.postgres.transition import forget, may_cut_to_triggers, reason_of
 from millstream.sources.postgres.types import MirrorColumn
@@ -132,7 +132,7 @@ class Tick:
     # What there is to do
 
     def _known_reasons(self) -> dict[str, str]:
-        found = {id_: f"it gets the columns {', '.join(c.name for c in cs)}" for id_, cs in self.wider.items()}
+        found = {id_: f"it gets the columns {', '.join(c.name for c in cs)}" for id_, cs in self._missing_columns()}
         for capture in self.captures.values():
             if is_whole(capture) and capture.name in self.wanted:
                 found[capture.id] = "nothing records its changes"
@@ -141,6 +141,12 @@ class Tick:
             elif self.is_first and is_kept(capture) and (reason := moved(self.worker.store, capture)):
                 found[capture.id] = reason
         return found
+
+    def _missing_columns(self) -> list[tuple[str, list[MirrorColumn]]]:
+        """What of `wider` the mirrors do not have: a tick that is tried again may have given it to them already."""
+        have = {id_: {name for name, _, _ in capture.columns} for id_, capture in self.captures.items()}
+        more = [(id_, [c for c in columns if c.name not in have[id_]]) for id_, columns in self.wider.items()]
+        return [(id_, columns) for id_, columns in more if columns]
 
     def _is_there(self, snapshot: str) -> bool:
         """Whether nothing was written anywhere since the last tick."""
@@ -232,6 +238,7 @@ class Tick:
         if relation is None:
             return
         self.progress(f"capturing {capture.name} anew: {verdict.reason}")
+        self._remember(capture_id, verdict.reason)
         if relation.oid != capture.oid and BUFFER in capture.details:
             self.released.append(capture.oid)
         capture = replace(capture, oid=relation.oid, columns=verdict.columns or capture.columns)
@@ -240,6 +247,17 @@ class Tick:
             capture, self.database = source.capture(capture, relation)
         details = {k: v for k, v in capture.details.items() if k != MISSING} | {RESYNC: verdict.reason}
         self.captures[capture_id] = replace(capture, details=details)
+
+    def _remember(self, capture_id: str, reason: str) -> None:
+        """Record that a mirror is to be compared, before what its changes are read from is gone.
+
+        The database is left as it is recorded: of what this tick makes of it nothing is done yet.
+        """
+        database = self.catalog.find_database(self.database.name)
+        capture = next((c for c in self.catalog.captures(self.database.name) if c.id == capture_id), None)
+        if database is not None and capture is not None:
+            marked = replace(capture, details={**capture.details, RESYNC: reason})
+            self.catalog.put_database(database, captures=[marked])
 
     # Doing it
 
@@ -267,7 +285,8 @@ class Tick:
             reading = read_slot(self.connection, cut, self.database, following, others)
         else:
             reading = read_buffers(cut, self.database, following)
-            flush_wal(self.connection)  # a crash of the server must not undo what is counted as read
+            is_free = cut.connection is not self.connection or can_flush_within_transaction(self.connection)
+            flush_wal(self.connection if is_free else self.second())  # a crash must not undo what is counted as read
         found = {i: moved(self.worker.store, self.captures[i]) for i in reading.windows}
         if wrong := {i: reason for i, reason in found.items() if reason is not None}:
             raise RereadError(wrong)
@@ -280,13 +299,26 @@ class Tick:
         landing = Landing(self.worker, cut, tick_id, commit_metadata(cut, reading.position), limit, self.progress)
         for id_, window in reading.windows.items():
             self.captures[id_] = self._landed(landing, before[id_], verdicts[id_], window)
+        wider = dict(self._missing_columns())
         for id_, reason in reread.items():
-            self.captures[id_] = landing.compare(before[id_], verdicts[id_], reason, self.wider.get(id_, ()))
+            self.captures[id_] = landing.compare(before[id_], verdicts[id_], reason, wider.get(id_, ()))
+        self._check_held(cut, [before[id_] for id_ in reread])
         self.landed |= touched
         for id_, look in landing.looks.items():
             verdicts = {**verdicts, id_: replace(verdicts[id_], look=look)}
         self.hindrance = reading.hindrance
         self._complete(cut, verdicts, reading, touched, tick_id)
+
+    def _check_held(self, cut: Cut, compared: Sequence[Capture]) -> None:
+        """See that nobody could have altered the tables while they were compared; else that is to be done again."""
+        if cut.snapshot is None:
+            return
+        try:
+            cut.snapshot.check()
+        except MillstreamError as error:
+            marked = [replace(c, details={**c.details, RESYNC: f"{error.code}: {error.message}"}) for c in compared]
+            self.catalog.put_database(self.database, captures=marked)
+            raise
 
     def _landed(self, landing: Landing, capture: Capture, verdict: Verdict, window: Window | KeyedWindow) -> Capture:
         try:
@@ -317,6 +349,8 @@ class Tick:
             verdict = verdicts[capture.id]
             readers.tell(capture, verdict.answer, verdict.reason)
             pending = self.again.get(capture.id) if capture.id not in touched else None
+            if capture.id in reading.ahead:
+                continue
             after = _recorded(capture, verdict, before, is_landed=capture.id in touched, pending=pending)
             if BUFFER in capture.details and BUFFER not in after.details:
                 self.released.append(capture.oid)

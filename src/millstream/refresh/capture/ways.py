@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.catalog.attached import AttachedDatabase, Capture, Position
+from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.cut import Cut
 from millstream.refresh.capture.record import POSITION, buffer_of, columns_of
 from millstream.sources.postgres.connection import Connection
@@ -39,12 +40,14 @@ class Reading:
         position: where the mirrors are once these are landed.
         is_whole: whether that is the cut's snapshot, or only a piece of the way to it.
         hindrance: why changes should be read by triggers again.
+        ahead: captures that are past that position, and were not read.
     """
 
     windows: Mapping[str, Window | KeyedWindow]
     position: Position
     is_whole: bool = True
     hindrance: str | None = None
+    ahead: Collection[str] = ()
 
 
 def position_of(database: AttachedDatabase, capture: Capture) -> Position:
@@ -60,19 +63,24 @@ def read_buffers(cut: Cut, database: AttachedDatabase, captures: Sequence[Captur
     """The windows that end at the cut, from the buffers of triggers.
 
     Raises:
-        RereadError: a part of a table was truncated.
+        RereadError: a part of a table was truncated, or a value came that no mirror can hold; it may be gone again.
     """
     by_start: dict[str, list[Capture]] = {}
     for capture in captures:
         by_start.setdefault(str(position_of(database, capture)["snapshot"]), []).append(capture)
-    windows: dict[str, Window] = {}
+    windows, blind = dict[str, Window](), dict[str, str]()
     for old, group in by_start.items():
         changed = changed_buffers(cut.connection, [buffer_of(c) for c in group], old, cut.position)
         for capture in group:
             if capture.oid in changed:
                 buffer, columns = buffer_of(capture), columns_of(capture)
-                windows[capture.id] = read_window(cut.connection, buffer, columns, old, cut.position)
-    blind = {id_: "a part of it was truncated" for id_, window in windows.items() if window.must_reread}
+                try:
+                    windows[capture.id] = read_window(cut.connection, buffer, columns, old, cut.position)
+                except MillstreamError as error:
+                    if error.code is not Code.VALUE_UNSUPPORTED:
+                        raise
+                    blind[capture.id] = error.message
+    blind |= {id_: "a part of it was truncated" for id_, window in windows.items() if window.must_reread}
     if blind:
         raise RereadError(blind)
     return Reading(windows, {"snapshot": cut.position})
@@ -92,7 +100,7 @@ def read_slot(
         others: captures that are not read now, and will be.
 
     Raises:
-        RereadError: tables that cannot be read from the WAL, or were altered in between.
+        RereadError: tables that cannot be read from the WAL, or were altered in between, or are amid a piece.
         MillstreamError: CAPTURE_LOST if the slot or the publication does not have all changes; DATABASE_UNFIT.
     """
     slot, published = slot_in(database), database.details[WAL]["published"]
@@ -113,6 +121,13 @@ def read_slot(
         lsn = start.get("lsn")
         own = WalPosition.load(start) if lsn else WalPosition(PgSnapshot.parse(start["snapshot"]), old.lsn)
         by_start.setdefault(own, []).append(capture.id)
+    is_piece, ahead = new.lsn > old.lsn, list[str]()
+    if is_piece:  # it ends at a place in the WAL: mirrors elsewhere may have what comes after, or lack what is before
+        ahead = [i for begun, ids in by_start.items() if begun != old and begun.lsn >= new.lsn for i in ids]
+        amid = [i for begun, ids in by_start.items() if begun != old and begun.lsn < new.lsn for i in ids]
+        if amid:
+            raise RereadError(dict.fromkeys(amid, "the others catch up in pieces"))
+        by_start = {old: by_start[old]}
     windows: dict[str, Window | KeyedWindow] = {}
     reached = new
     for begun, ids in by_start.items():
@@ -121,7 +136,7 @@ def read_slot(
             raise RereadError(batch.altered)
         windows |= batch.windows
         reached = batch.position if begun == old else reached
-    return Reading(windows, reached.dump(), str(reached.snapshot) == cut.position, hindrance)
+    return Reading(windows, reached.dump(), str(reached.snapshot) == cut.position, hindrance, ahead)
 
 
 def _only(items: Mapping[str, str], keys: Collection[str]) -> dict[str, str]:

@@ -218,12 +218,12 @@ def flush_wal(connection: Connection) -> int:
     another transaction. So a snapshot may become a position only after this.
 
     Args:
-        connection: before PostgreSQL 17 one without an open transaction.
+        connection: one without an open transaction, unless `can_flush_within_transaction`.
     """
     inserted, flushed = _wal_ends(connection)
     if flushed >= inserted:
         return flushed
-    if connection.info.server_version >= 170_000:
+    if can_flush_within_transaction(connection):
         connection.execute("SELECT pg_logical_emit_message(false, %s, '', true)", [MESSAGE_PREFIX])
     else:  # nobody else may come by: the server writes incomplete pages out for commits only
         assert connection.info.transaction_status == pq.TransactionStatus.IDLE
@@ -231,6 +231,11 @@ def flush_wal(connection: Connection) -> int:
             connection.execute("SET LOCAL synchronous_commit = local")
             connection.execute("SELECT pg_logical_emit_message(true, %s, '')", [MESSAGE_PREFIX])
     return _wal_ends(connection)[1]
+
+
+def can_flush_within_transaction(connection: Connection) -> bool:
+    """Whether `flush_wal` may be called by a connection whose transaction is open: from PostgreSQL 17 on."""
+    return connection.info.server_version >= 170_000
 
 
 def coded(slot: Slot, error: psycopg.Error, address: Address | None = None) -> MillstreamError:

@@ -49,7 +49,8 @@ class WalBatch:
 
     Args:
         windows: of each capture that has changes and whose columns are as they were.
-        altered: why the changes of a capture cannot be read: its columns are others from some transaction on.
+        altered: why the changes of a capture cannot be read: its columns are others from some transaction on, or it
+            had a value that no mirror can hold.
         position: the new one, with the place up to which the slot can be advanced once the windows are durable.
         transactions: how many there were.
     """
@@ -95,7 +96,7 @@ def read_wal(
     """The changes of the transactions that are part of `new` and not of `old`; nothing is consumed.
 
     Raises:
-        MillstreamError: CAPTURE_LOST if the slot or the WAL no longer has all of them, VALUE_UNSUPPORTED.
+        MillstreamError: CAPTURE_LOST if the slot or the WAL no longer has all of them.
     """
     check_slot(connection, slot, old.lsn)
     is_by_snapshot = new.snapshot != old.snapshot
@@ -161,7 +162,7 @@ class WalReader:
             match message:
                 case Insert() | Update() | Delete():
                     if self._is_wanted and (route := self._route(message.oid)) is not None:
-                        _apply(message, route.changes, route.pick)
+                        self._apply(message, route)
                 case Begin():
                     self._begin(message)
                 case RelationMessage() if message.oid in by_oid:  # also of transactions that are not wanted
@@ -175,8 +176,27 @@ class WalReader:
 
     def windows(self) -> dict[str, Window | KeyedWindow]:
         """The windows of the captures that have changes."""
-        made = {id_: changes.window() for id_, changes in self._changes.items() if id_ not in self.altered}
-        return {id_: window for id_, window in made.items() if window is not None}
+        made: dict[str, Window | KeyedWindow] = {}
+        for id_, changes in self._changes.items():
+            if id_ in self.altered:
+                continue
+            try:
+                window = changes.window()
+            except MillstreamError as error:
+                self.altered[id_] = _unsupported(error)
+                continue
+            if window is not None:
+                made[id_] = window
+        return made
+
+    def _apply(self, change: Insert | Update | Delete, route: _Route) -> None:
+        try:
+            _apply(change, route.changes, route.pick)
+        except MillstreamError as error:
+            reason = _unsupported(error)
+            capture_id = next(id_ for id_, changes in self._changes.items() if changes is route.changes)
+            self.altered.setdefault(capture_id, reason)
+            self._routes[change.oid] = (capture_id, reason)
 
     def _begin(self, transaction: Begin) -> None:
         is_new = self.new.has_read(transaction)
@@ -275,6 +295,13 @@ class ExactChanges:
             f"the WAL has changes of {self._table.name} without the old rows: its REPLICA IDENTITY was changed",
             hint="the table is read anew at the next refresh",
         )
+
+
+def _unsupported(error: MillstreamError) -> str:
+    """Why a window cannot be had, if it is for a value in it; else the error goes on."""
+    if error.code is not Code.VALUE_UNSUPPORTED:
+        raise error
+    return error.message
 
 
 def _apply(change: Change, changes: Changes, pick: Callable[[Row], Row]) -> None:

@@ -19,8 +19,9 @@ help: ## Show this list
 
 setup: $(JARS) ## Build .venv from requirements.lock and bring Delta's jars; nothing to do when nothing changed
 
-demo: setup ## Run the demonstration: an e-commerce lake, a few changes, incremental against full
+demo: setup ## Run the demonstrations: a lake, incremental against full; a PostgreSQL, captured and served back
 	@$(BIN)/millstream demo $(ARGS)
+	@$(BIN)/millstream demo --postgres
 
 test: setup lint typecheck ## Lint, type check and run all tests but the long ones (ARGS: options of pytest)
 	@$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

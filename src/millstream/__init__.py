@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from millstream.errors import Code, MillstreamError, Position
 from millstream.results import (
     Action,
+    CdcHealth,
     Explanation,
     RefreshMode,
     RefreshRecord,
     RefreshResult,
     RefreshStats,
+    SlotHealth,
+    SourceStatus,
     Status,
     StreamTableStatus,
     VerifyResult,
@@ -28,6 +31,7 @@ except metadata.PackageNotFoundError:  # run from a source tree that is not inst
 
 __all__ = [
     "Action",
+    "CdcHealth",
     "Code",
     "Explanation",
     "Millstream",
@@ -37,6 +41,8 @@ __all__ = [
     "RefreshRecord",
     "RefreshResult",
     "RefreshStats",
+    "SlotHealth",
+    "SourceStatus",
     "Status",
     "StreamTableStatus",
     "VerifyResult",

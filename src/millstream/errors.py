@@ -45,11 +45,11 @@ class Code(StrEnum):
     UNSUPPORTED_TYPE = ("UNSUPPORTED_TYPE", "A column's type cannot be stored or compared.")
 
     # The catalog
-    NAME_INVALID = ("NAME_INVALID", "The name is not a valid one- or two-part name.")
-    NAME_TAKEN = ("NAME_TAKEN", "A table, view or stream table of that name exists already.")
+    NAME_INVALID = ("NAME_INVALID", "The name is not a valid name for what it is to name.")
+    NAME_TAKEN = ("NAME_TAKEN", "A table, view, stream table, schema or database of that name exists already.")
     NOT_A_STREAM_TABLE = ("NOT_A_STREAM_TABLE", "There is no stream table of that name.")
     CYCLE = ("CYCLE", "The query would make the stream table read itself.")
-    DEPENDENTS_EXIST = ("DEPENDENTS_EXIST", "Other stream tables read the object.")
+    DEPENDENTS_EXIST = ("DEPENDENTS_EXIST", "Stream tables read the object, or are served into it.")
     INCOMPATIBLE_CHANGE = ("INCOMPATIBLE_CHANGE", "The new query has other columns and something reads the old ones.")
     SCHEDULE_INVALID = ("SCHEDULE_INVALID", "The schedule is no duration, cron expression or CALCULATED.")
     MODE_INVALID = ("MODE_INVALID", "The refresh mode is not one of AUTO, DIFFERENTIAL, DIFFERENTIAL STRICT, FULL.")
@@ -60,6 +60,7 @@ class Code(StrEnum):
 
     # Writing where only refreshes may write
     STREAM_TABLE_READ_ONLY = ("STREAM_TABLE_READ_ONLY", "Stream tables change by refresh only.")
+    ATTACHED_READ_ONLY = ("ATTACHED_READ_ONLY", "Tables of an attached database are changed in that database.")
     SOURCE_DDL_BLOCKED = ("SOURCE_DDL_BLOCKED", "The source's columns are in use and block_source_ddl is set.")
 
     # Sources and refreshes
@@ -72,7 +73,10 @@ class Code(StrEnum):
     REFRESH_FAILED = ("REFRESH_FAILED", "The refresh failed; the old contents are still readable.")
     RECURSION_LIMIT = ("RECURSION_LIMIT", "A recursion did not end within max_recursion rounds; its data have a cycle.")
     REFRESH_OPEN = ("REFRESH_OPEN", "A refresh of the stream table is under way, or was cut short and not recovered.")
-    LOCK_TIMEOUT = ("LOCK_TIMEOUT", "Another refresh held the stream table for longer than the caller would wait.")
+    LOCK_TIMEOUT = (
+        "LOCK_TIMEOUT",
+        "Another refresh or transaction held the table for longer than the caller would wait.",
+    )
     COMMIT_CONFLICT = ("COMMIT_CONFLICT", "Another writer changed the stream table's storage at the same time.")
     FRONTIER_LOST = ("FRONTIER_LOST", "A source no longer has the version the stream table was computed from.")
 
@@ -85,6 +89,14 @@ class Code(StrEnum):
     NOT_ATTACHED = ("NOT_ATTACHED", "There is no attached database of that name.")
     NAME_AMBIGUOUS = ("NAME_AMBIGUOUS", "A name stands for several tables of a database.")
     PRIVILEGE_MISSING = ("PRIVILEGE_MISSING", "The database's role may not do what capture or serving needs.")
+    VALUE_UNSUPPORTED = (
+        "VALUE_UNSUPPORTED",
+        "A value of a source has no exact counterpart in its column's type on Spark.",
+    )
+    SNAPSHOT_LOST = (
+        "SNAPSHOT_LOST",
+        "The snapshot under which tables were being read is gone: the reading starts over.",
+    )
     CAPTURE_LOST = ("CAPTURE_LOST", "The captured changes of a database have a gap, so it must be read anew.")
     SERVE_FAILED = ("SERVE_FAILED", "The result could not be written into the served table.")
 

@@ -17,11 +17,13 @@ FILE = "__ms_file"  # the data file a stored row lies in ...
 ROW = "__ms_row"  # ... and its position there
 VISIBLE = "__ms_visible"  # false for a group that HAVING hides
 RECURSION = "__ms_recursion"  # the source by which the step of a recursion reads its rows; numbered from the second on
+CLOCK = "__ms_clock"  # the input that says what time it is, of a stage whose query asks for it
 GROUP_ROWS = "__ms_rows"  # how many input rows a group has
 
 DEFAULT_SCHEMA = "default"
 
 _PART = re.compile(r"[^\W\d]\w*\Z")
+_SPLIT = re.compile(r"\s*(?:`((?:[^`]|``)*)`|\"((?:[^\"]|\"\")*)\"|([^.`\"]*))\s*(\.|\Z)")
 
 
 def quote(identifier: str) -> str:
@@ -33,37 +35,98 @@ def quote(identifier: str) -> str:
     return "`" + identifier.replace("`", "``") + "`"
 
 
+def split_name(text: str) -> tuple[str, ...]:
+    """The parts of a dotted name, in lower case and without their quotes.
+
+    >>> split_name("shop.public.`Order Lines`"), split_name("Totals")
+    (('shop', 'public', 'order lines'), ('totals',))
+
+    Raises:
+        MillstreamError: NAME_INVALID.
+    """
+    parts: list[str] = []
+    place = 0
+    while found := _SPLIT.match(text, place):
+        backquoted, quoted, plain, point = found.groups()
+        if backquoted is not None:
+            parts.append(backquoted.replace("``", "`").lower())
+        else:
+            parts.append((quoted.replace('""', '"') if quoted is not None else plain.strip()).lower())
+        place = found.end()
+        if not point:
+            return tuple(parts)
+    raise _invalid(text)
+
+
+def attached_name(database: str, schema: str, name: str) -> TableName:
+    """The name of a table in an attached database; a part that is not plain is kept in backquotes where they join.
+
+    >>> str(attached_name("shop", "public", "Order Lines"))
+    'shop.public.`order lines`'
+    """
+    return TableName(f"{database}.{_shown(schema.lower())}", name.lower())
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
-    """A lake object's name; names differ by more than their case."""
+    """The name of a lake's object, or of a table in an attached database: names differ by more than their case.
+
+    The schema of the latter has two parts, `shop.public`.
+    """
 
     schema: str
     name: str
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Read a one- or two-part name, with or without backquotes.
+        """Read a name of one to three parts, with or without quotes.
 
         >>> str(TableName.parse("Sales.`Totals`"))
         'sales.totals'
-        >>> str(TableName.parse("totals"))
-        'totals'
+        >>> TableName.parse("shop.public.orders")
+        TableName(schema='shop.public', name='orders')
+
+        Raises:
+            MillstreamError: NAME_INVALID.
         """
-        parts = [p.strip().strip("`").strip('"') for p in text.strip().split(".")]
-        if len(parts) > 2 or not all(_PART.match(p) for p in parts):
-            raise MillstreamError(
-                Code.NAME_INVALID,
-                f"{text!r} is not a valid name",
-                hint="use name or schema.name, of letters, digits and underscores",
-            )
-        if any(p.lower().startswith(RESERVED_PREFIX) for p in parts):
+        parts = split_name(text)
+        is_attached = len(parts) == 3  # PostgreSQL takes any characters
+        if len(parts) > 3 or not all(parts) or not all(_PART.match(p) for p in parts[: 1 if is_attached else None]):
+            raise _invalid(text)
+        if any(p.startswith(RESERVED_PREFIX) for p in parts):
             raise MillstreamError(Code.NAME_INVALID, f"names starting with {RESERVED_PREFIX} are reserved: {text!r}")
-        schema = parts[0].lower() if len(parts) == 2 else DEFAULT_SCHEMA
-        return cls(schema, parts[-1].lower())
+        if is_attached:
+            return attached_name(*parts)
+        return cls(parts[0] if len(parts) == 2 else DEFAULT_SCHEMA, parts[-1])
+
+    @property
+    def database(self) -> str | None:
+        """The attached database it lies in; None for the lake's own."""
+        database, point, _ = self.schema.partition(".")
+        return database if point else None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the name, the schema always among them."""
+        return (*split_name(self.schema), self.name)
 
     def __str__(self) -> str:
+        if self.database is not None:
+            return f"{self.schema}.{_shown(self.name)}"
         return self.name if self.schema == DEFAULT_SCHEMA else f"{self.schema}.{self.name}"
 
     def quoted(self) -> str:
         """The name for a SQL text given to Spark."""
-        return f"{quote(self.schema)}.{quote(self.name)}"
+        return ".".join(quote(part) for part in self.parts)
+
+
+def _shown(part: str) -> str:
+    return part if _PART.match(part) else quote(part)
+
+
+def _invalid(text: str) -> MillstreamError:
+    return MillstreamError(
+        Code.NAME_INVALID,
+        f"{text!r} is not a valid name",
+        hint="use name or schema.name, of letters, digits and underscores; database.schema.name for attached tables",
+    )

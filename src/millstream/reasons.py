@@ -29,6 +29,7 @@ class Reason(StrEnum):
     UNCHANGED = ("UNCHANGED", "No source has changed.")
     APPENDED = ("APPENDED", "Rows were added to the sources, and the query can only grow by them.")
     CHANGED = ("CHANGED", "The change of the result was computed from the changes of the sources.")
+    AGED = ("AGED", "No source has changed; what the time brings in or out was computed.")
 
     # A recomputation somebody asked for
     INITIAL = ("INITIAL", "The first load.")
@@ -38,7 +39,10 @@ class Reason(StrEnum):
 
     # A query that is always recomputed
     NOT_INCREMENTAL = ("NOT_INCREMENTAL", "The query has no delta; the reason says what in it is the obstacle.")
-    CURRENT_TIME = ("CURRENT_TIME", "The query depends on the current time, which changes its result by itself.")
+    CURRENT_TIME = (
+        "CURRENT_TIME",
+        "The query depends on the current time, which changes its result by itself, and has no delta or the mode FULL.",
+    )
 
     # A recomputation instead of a delta
     NO_DELTA = (

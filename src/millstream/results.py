@@ -127,6 +127,74 @@ class RefreshRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One row of `sources()`: a captured table of an attached database, or a database of which nothing is captured.
+
+    Args:
+        cdc: how changes are to be captured: `auto`, `trigger` or `wal`; `mode` is how they are.
+        position: how far the database was read: a snapshot, or a place in its WAL.
+        staleness: seconds since then.
+        buffered_rows: changes that wait in the database; None where that cannot be told.
+        readers: the stream tables that read it directly.
+    """
+
+    name: str
+    kind: str
+    address: str
+    cdc: str
+    mode: str
+    table: str | None
+    columns: tuple[str, ...]
+    position: str | None
+    staleness: float | None
+    buffered_rows: int | None
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotHealth:
+    """One row of `slot_health()`: the replication slot of an attached database, and the tables that are read from it.
+
+    Args:
+        retained_wal_bytes: how much WAL the server keeps for it.
+        wal_status: `reserved`, `extended`, `unreserved`, `lost`; `missing` if there should be a slot and is none.
+        safe_wal_bytes: how much more can be written before the slot is lost; None if there is no limit.
+    """
+
+    slot_name: str
+    source_relids: tuple[int, ...]
+    sources: tuple[str, ...]
+    active: bool
+    retained_wal_bytes: int | None
+    wal_status: str | None
+    restart_lsn: str | None
+    confirmed_lsn: str | None
+    safe_wal_bytes: int | None
+    inactive_since: datetime | None
+    invalidation_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CdcHealth:
+    """One row of `check_cdc_health()`: a captured table.
+
+    Args:
+        cdc_mode: `TRIGGER`, `TRANSITIONING` or `WAL`.
+        slot_name, lag_bytes, confirmed_lsn: of its database's slot; None while triggers capture.
+        alert: what is wrong, e.g. `slot_lag_exceeds_threshold`, `replication_slot_missing`, `database_unreachable`,
+            `capture_triggers_disabled`, `replica_sessions_not_captured`; None if nothing is.
+    """
+
+    source_relid: int
+    source_table: str
+    cdc_mode: str
+    slot_name: str | None
+    lag_bytes: int | None
+    confirmed_lsn: str | None
+    alert: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyResult:
     """Whether the contents equal the query at the frontier: rows missing from, and extra in, the stream table."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ from millstream.errors import Code, MillstreamError
 
 MergeStrategy = Literal["auto", "merge", "delete_insert"]
 DirectWay = Literal["auto", "never"]
+UserTriggers = Literal["auto", "off", "on"]
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,37}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,20 @@ class Settings:
     verify_relative_tolerance: float = field(default=1e-9, metadata={"range": (0.0, 1.0)})
     """How far two doubles may differ, relative to the larger, and still be equal to `verify`."""
 
+    # How changes of PostgreSQL databases are captured
+    change_buffer_schema: str = "millstream_changes"
+    """The schema that is made in an attached database for what captures its changes; a database attached before keeps
+    the one it has."""
+    wal_transition_timeout: int = field(default=300, metadata={"range": (10, 3600)})
+    """Seconds the WAL has to catch up with the triggers when capture moves to it; then the triggers stay."""
+
+    # How results are served into PostgreSQL databases
+    serving_schema: str = "millstream"
+    """The schema that is made in a database for the bookkeeping of what is served there."""
+    user_triggers: UserTriggers = "auto"
+    """What users' triggers on served tables do, unless a table has its own choice: `auto` lets them fire, `off` keeps
+    them from firing, `on` is an old name of `auto`."""
+
     # How Delta tables are reached
     direct_way: DirectWay = "auto"
     """`never` sends every read and commit through Spark, e.g. where two writers share an S3 bucket."""
@@ -64,6 +82,11 @@ class Settings:
         hints = get_type_hints(type(self))
         for item in dataclasses.fields(self):
             _check(item.name, getattr(self, item.name), hints[item.name], item.metadata.get("range"))
+        for name in ("change_buffer_schema", "serving_schema"):
+            value = getattr(self, name)
+            if not _SCHEMA.fullmatch(value) or value.startswith("pg_"):
+                wanted = "a name of lower-case letters, digits and underscores that does not start with pg_"
+                raise _invalid(name, value, wanted)
 
     @classmethod
     def load(cls, path: str | Path) -> Settings:
@@ -94,6 +117,8 @@ def _check(name: str, value: Any, hint: Any, bounds: tuple[float, float] | None)
         return
     if hint is bool and not isinstance(value, bool):
         raise _invalid(name, value, "true or false")
+    if hint is str and not isinstance(value, str):
+        raise _invalid(name, value, "a text")
     if hint in (int, float):
         if isinstance(value, bool) or not isinstance(value, int if hint is int else (int, float)):
             raise _invalid(name, value, "a whole number" if hint is int else "a number")

@@ -20,6 +20,7 @@ from millstream.results import (
     RefreshResult,
     RefreshStats,
     RefreshStatus,
+    SourceStatus,
     Status,
     StreamTableStatus,
     VerifyResult,
@@ -117,6 +118,12 @@ class StandIn:
     def alter_stream_table(self, name: str, **changes: Any) -> None:
         self._record("alter", name, changes)
 
+    def serve_stream_table(self, name: str, to: str, **options: Any) -> None:
+        self._record("serve", name, to, options)
+
+    def stop_serving(self, name: str, *, cascade: bool = False, keep_table: bool = False) -> None:
+        self._record("stop serving", name, cascade, keep_table)
+
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> None:
         self._record("drop", name, cascade)
         if name not in self.statuses:
@@ -187,6 +194,23 @@ class StandIn:
 
     def dag(self) -> Graph:
         return Graph()
+
+    def attach(self, name: str, url: str, *, cdc: str = "auto") -> None:
+        self._record("attach", name, url, cdc)
+
+    def detach(self, name: str, *, cascade: bool = False, forget: bool = False) -> None:
+        self._record("detach", name, cascade, forget)
+
+    def detach_script(self, name: str) -> str:
+        self._record("script", name)
+        return "DROP SCHEMA IF EXISTS x CASCADE;\n"
+
+    def sources(self) -> list[SourceStatus]:
+        orders = ("shop.public.orders", ("id", "amount"), "7:9:8", 61.5, 1200, ("best", "totals"))
+        return [
+            SourceStatus("shop", "postgres", "env:SHOP", "auto", "TRIGGER", *orders),
+            SourceStatus("store", "postgres", "service=store", "wal", "TRIGGER", None, (), None, None, None, ()),
+        ]
 
 
 SAMPLE = Frame(

@@ -36,6 +36,11 @@ class TestCreate:
         assert result.out == "created per_city: ACTIVE, refresh mode AUTO, schedule 1m\n"
         assert "orders has [no] key" in result.err
 
+    def test_served(self, lake: StandIn, call: Call) -> None:
+        call("create", "per_city", QUERY, "--serve-to", "shop.public.t", "--owner", "me")
+        options = next(c for c in lake.calls if c[0] == "create")[3]
+        assert (options["serve_to"], options["owner"]) == ("shop.public.t", "me")
+
     def test_json(self, lake: StandIn, call: Call) -> None:
         assert call("create", "per_city", QUERY, "--json").data == {
             "created": {
@@ -88,6 +93,18 @@ class TestAlter:
         call("alter", "totals", "-f", str(file), "--dialect", "postgres")
         altered = next(c for c in lake.calls if c[0] == "alter")[2]
         assert (altered["query"], altered["dialect"]) == (QUERY, "postgres")
+
+    def test_serving(self, lake: StandIn, call: Call) -> None:
+        call("alter", "totals", "--serve-to", "shop.public.t", "--grant", "a", "--grant", "b", "--user-triggers", "off")
+        assert ("serve", "totals", "shop.public.t", {"user_triggers": "off", "grants": ("a", "b")}) in lake.calls
+        call("alter", "totals", "--stop-serving", "--keep-table")
+        assert ("stop serving", "totals", False, True) in lake.calls
+        assert not any(c[0] == "alter" for c in lake.calls)
+
+    @pytest.mark.parametrize("arguments", [["--owner", "me"], ["--keep-table"], ["--status", "ACTIVE", "--grant", "a"]])
+    def test_what_goes_with_serving_only(self, lake: StandIn, call: Call, arguments: list[str]) -> None:
+        assert call("alter", "totals", *arguments).code == 2
+        assert lake.calls == []
 
     def test_nothing_to_change(self, lake: StandIn, call: Call) -> None:
         result = call("alter", "totals")
@@ -322,7 +339,56 @@ class TestInspection:
         assert data["edges"][0] == {"source": "orders", "reader": "totals"}
 
 
+class TestAttaching:
+    def test_attach(self, lake: StandIn, call: Call) -> None:
+        result = call("attach", "Shop", "env:SHOP", "--cdc", "trigger")
+        assert ("attach", "Shop", "env:SHOP", "trigger") in lake.calls
+        assert (result.code, result.out) == (0, "attached shop: env:SHOP, cdc auto\n")
+        attached = {"name": "shop", "kind": "postgres", "address": "env:SHOP", "cdc": "auto"}
+        assert call("attach", "shop", "env:SHOP", "--json").data == {"attached": attached}
+
+    def test_detach(self, lake: StandIn, call: Call) -> None:
+        assert call("detach", "shop").out == "detached shop\n"
+        assert call("detach", "shop", "--cascade", "--json").data == {"detached": "shop"}
+        assert call("detach", "shop", "--forget").code == 0
+        assert [c for c in lake.calls if c[0] == "detach"] == [
+            ("detach", "shop", False, False),
+            ("detach", "shop", True, False),
+            ("detach", "shop", False, True),
+        ]
+
+    def test_a_cascade_asks_first(self, lake: StandIn, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+        assert call("detach", "shop", "--cascade").code == 1
+        assert all(c[0] != "detach" for c in lake.calls)
+        assert call("detach", "shop", "--cascade", "--yes").code == 0
+
+    def test_the_script_is_only_printed(self, lake: StandIn, call: Call) -> None:
+        assert call("detach", "shop", "--script").out == "DROP SCHEMA IF EXISTS x CASCADE;\n"
+        assert call("detach", "shop", "--script", "--json").data == {"script": "DROP SCHEMA IF EXISTS x CASCADE;\n"}
+        assert all(c[0] != "detach" for c in lake.calls)
+
+    def test_sources(self, lake: StandIn, call: Call) -> None:
+        lines = call("sources").out.splitlines()
+        assert "shop.public.orders" in lines[2]
+        assert "id, amount" in lines[2]
+        assert "1 min 2 s" in lines[2]
+        assert "service=store" in lines[3]
+        first, second = call("sources", "--json").data
+        assert (first["table"], first["columns"], first["buffered_rows"]) == (
+            "shop.public.orders",
+            ["id", "amount"],
+            1200,
+        )
+        assert second["table"] is None
+
+
 class TestSql:
+    def test_an_address_is_not_shown(self, lake: StandIn, call: Call) -> None:
+        result = call("sql", " -- who\nattach postgres 'postgresql://me:hush@host/db' AS shop")
+        assert "hush" not in result.out + result.err
+        assert "ATTACH POSTGRES …" in result.err
+
     def test_results(self, lake: StandIn, call: Call) -> None:
         lake.frames["SELECT 1"] = SAMPLE
         result = call("sql", "CREATE TABLE t (a INT); SELECT 1")
@@ -387,6 +453,16 @@ class TestDemoAndBench:
         assert (called[0]["rows"], called[0]["keep"]) == (1000, Path("kept"))
         assert (called[1]["quick"], called[1]["out"]) == (True, Path("results"))
         assert callable(called[0]["progress"])
+
+    def test_demo_has_two_parts(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        called: list[object] = []
+        module = types.ModuleType("millstream.demo")
+        module.run_postgres = lambda output, live: called.append(live)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "millstream.demo", module)
+        assert (call("demo", "--postgres").code, call("demo", "--postgres", "--json").code) == (0, 0)
+        assert called == [None, False]  # a terminal may be repainted, a document may not
+        for option in (("--rows", "10"), ("--keep", "kept")):
+            assert call("demo", "--postgres", *option).code == 2
 
     def test_bench_has_two_parts(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         called: list[str] = []

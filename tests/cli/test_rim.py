@@ -49,7 +49,10 @@ def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
 
 
 def test_the_verbs() -> None:
-    expected = "alter bench create dag demo drop explain history refresh sql stats status validate verify"
+    expected = (
+        "alter attach bench create dag demo detach drop explain history refresh sources sql stats status validate "
+        "verify"
+    )
     assert " ".join(VERBS) == expected
 
 

@@ -8,6 +8,7 @@ under `spark-submit`: then a process costs two seconds, and only Python dies whe
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -146,7 +147,8 @@ def _calls(ms: Any) -> dict[str, Any]:
 def die(method: str, when: str, nth: int = 1) -> None:
     """Have this process killed by SIGKILL before or after the nth call of a step of a refresh.
 
-    The steps are `begin_refresh` and `complete_refresh` of the catalog, and `commit`: whatever changes a stored table.
+    The steps are methods of the catalog, such as `begin_refresh` and `complete_refresh`; `commit`: whatever changes a
+    stored table; and functions, as `module:name`, with the module that calls them.
     """
     from millstream.catalog import Catalog
     from millstream.engine.storage import DeltaStore
@@ -168,8 +170,12 @@ def die(method: str, when: str, nth: int = 1) -> None:
         return step
 
     if method == "commit":
-        for name in ("apply", "append", "replace"):
+        for name in ("apply", "append", "replace", "widen"):
             setattr(DeltaStore, name, deadly(getattr(DeltaStore, name)))
+    elif ":" in method:
+        module, _, name = method.partition(":")
+        found = importlib.import_module(module)
+        setattr(found, name, deadly(getattr(found, name)))
     else:
         setattr(Catalog, method, deadly(getattr(Catalog, method)))
 

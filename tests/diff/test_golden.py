@@ -33,7 +33,7 @@ def changed(case: Case) -> frozenset[str]:
     return frozenset(case.headers["changed"].split(", "))
 
 
-@pytest.mark.parametrize("name", ["linear", "inner_join", "outer_join"])
+@pytest.mark.parametrize("name", ["linear", "current_time", "inner_join", "outer_join"])
 def test_deltas(name: str) -> None:
     def compute(case: Case) -> str:
         delta = Difference(changed(case)).delta(relation_of(case.text))

@@ -1,47 +1,44 @@
-"""Every snippet of the README runs and says what the README says."""
+"""Every snippet of the README, and of the page on PostgreSQL, runs and prints what is shown."""
 
 from __future__ import annotations
 
-import io
 import re
-import shlex
-from contextlib import redirect_stdout
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from millstream.cli.main import main
+from pages import ROOT, Psql, Reader, blocks_of, commands
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+README = ROOT / "README.md"
 
 
 @pytest.mark.spark
-@pytest.mark.filterwarnings("ignore::millstream.service.definitions.ChangeFeedWarning")
-def test_readme_runs_as_written(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.postgres
+@pytest.mark.filterwarnings("ignore::millstream.service.notices.ChangeFeedWarning")
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "postgres.md"], ids=lambda page: page.stem)
+def test_the_page_runs_as_written(
+    page: Path, psql: Callable[[str], Psql], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {}
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        for block in blocks("python"):
-            exec(compile(block, "README.md", "exec"), namespace)
-    for shown in blocks("text"):
-        assert shown.strip() in printed.getvalue()
-    commands = [line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()]
-    ran = [shlex.split(command)[1:] for command in commands if command.startswith("millstream")]
-    assert len(ran) == 5
-    for arguments in ran:
-        assert main(arguments) == 0, arguments
+    count = Reader(page, psql("shop")).read()
+    assert min(count["python"], count["sql"], count["text"]) >= 2
+
+
+def test_the_readme_calls_the_command_line() -> None:
+    assert len([call for block in blocks_of(README) if block.language == "console" for call in commands(block)]) == 5
 
 
 def test_make_targets_of_the_readme_exist() -> None:
-    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
-    for target in re.findall(r"\bmake ([a-z]+)", README):
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"\bmake ([a-z]+)", README.read_text()):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+@pytest.mark.parametrize("page", [README, *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / link).exists(), link

@@ -87,6 +87,15 @@ def test_a_mark_starts_over_before_anything_else_is_looked_at() -> None:
 
 def test_what_follows_the_clock_is_never_without_data() -> None:
     assert verdict(facts(UNCHANGED, follows_time=True, is_incremental=False)) == (Action.FULL, "CURRENT_TIME")
+    assert verdict(facts(UNCHANGED, follows_time=True, mode=RefreshMode.FULL)) == (Action.FULL, "CURRENT_TIME")
+    for mode in (AUTO, DIFFERENTIAL, STRICT):
+        assert verdict(facts(UNCHANGED, follows_time=True, mode=mode)) == (Action.DIFFERENTIAL, "AGED")
+        assert verdict(facts(CHANGED, follows_time=True, mode=mode)) == (Action.DIFFERENTIAL, "CHANGED")
+
+
+def test_what_follows_the_clock_may_lose_rows_where_others_are_added() -> None:
+    given = facts(APPENDED, follows_time=True, is_monotone=True)
+    assert verdict(given) == (Action.DIFFERENTIAL, "CHANGED")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +104,7 @@ def test_what_follows_the_clock_is_never_without_data() -> None:
         facts(LOST, mode=STRICT),
         facts(CHANGED, mode=STRICT, reinit_reason="QUERY_ALTERED: by the user"),
         facts(CHANGED, mode=STRICT, is_incremental=False),
-        facts(UNCHANGED, mode=STRICT, follows_time=True),
+        facts(UNCHANGED, mode=STRICT, follows_time=True, is_incremental=False),
     ],
 )
 def test_strict_fails_instead_of_recomputing(given: Facts) -> None:

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from millstream.sources.postgres.installed import BufferSettings
 from millstream.testing.postgres_server import FAST, LOGICAL, Server
 
 sys.path.insert(0, str(Path(__file__).parent))  # for modules that are no tests
 
+from captures import Follow, Owner, TriggerCapture
 from shops import Shop, new_shop
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """The run's PostgreSQL 18."""
-    with Server({**FAST, **LOGICAL}) as started:
+    """The run's PostgreSQL: 18, or the one whose programs lie where MILLSTREAM_TEST_POSTGRES says."""
+    binaries = os.environ.get("MILLSTREAM_TEST_POSTGRES")
+    with Server({**FAST, **LOGICAL}, Path(binaries) if binaries else None) as started:
+        yield started
+
+
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+
+
+@pytest.fixture(scope="session")
+def old_server() -> Iterator[Server]:
+    """PostgreSQL 15, where Debian has put it."""
+    if not DEBIAN.exists():
+        pytest.skip("PostgreSQL 15 is not installed")
+    with Server(FAST, DEBIAN) as started:
         yield started
 
 
@@ -26,3 +42,25 @@ def server() -> Iterator[Server]:
 def shop(server: Server) -> Shop:
     """An empty database."""
     return new_shop(server)
+
+
+@pytest.fixture
+def owner(shop: Shop) -> Iterator[Owner]:
+    """A connection of the tables' owner."""
+    with shop.owner() as connection:
+        yield connection
+
+
+@pytest.fixture
+def follow(shop: Shop) -> Iterator[Follow]:
+    """Begin to follow some tables; every poll compares with them."""
+    begun: list[TriggerCapture] = []
+
+    def start(*names: str, settings: BufferSettings | None = None, columns: list[str] | None = None) -> TriggerCapture:
+        begun.append(TriggerCapture(shop, names, settings, columns=columns))
+        begun[-1].start()
+        return begun[-1]
+
+    yield start
+    for capture in begun:
+        capture.close()

@@ -13,7 +13,18 @@ from millstream.sources.postgres.relations import RelationKind, find_relation, r
 pytestmark = pytest.mark.postgres
 
 
-@pytest.mark.parametrize("text", ["postgresql://me:secret@host/db", "host=h password=secret", "postgres://a:secret@b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://me:secret@host/db",
+        "host=h password=secret",
+        "postgres://a:secret@b",
+        "postgres://b/db?sslpassword=secret",
+        "host=h oauth_client_secret=secret",
+        "host=h scram_client_key=secret",
+        "postgres://b/db?scram_server_key=secret",
+    ],
+)
 def test_a_password_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(MillstreamError) as caught:
         Address.parse(text)

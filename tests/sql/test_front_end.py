@@ -13,6 +13,7 @@ from millstream.sql.lower import Lowered, lower
 from millstream.sql.parse import parse_query
 from millstream.sql.refused import refuse_in_every_mode
 from millstream.sql.rewrites.distinct_to_two_levels import distinct_to_two_levels
+from millstream.sql.rewrites.isolate_time import isolate_time
 from millstream.sql.rewrites.outer_to_inner import outer_to_inner
 from millstream.sql.rewrites.prune_columns import prune_columns
 from millstream.sql.rewrites.pull_up_projections import pull_up_projections
@@ -69,7 +70,9 @@ def test_queries_become_operators(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "rewrite", [prune_columns, pull_up_projections, distinct_to_two_levels, outer_to_inner], ids=lambda r: r.__name__
+    "rewrite",
+    [outer_to_inner, pull_up_projections, isolate_time, prune_columns, distinct_to_two_levels],
+    ids=lambda r: r.__name__,
 )
 def test_rewrites(rewrite) -> None:
     assert_golden(

@@ -13,8 +13,10 @@ from millstream.naming import TableName
 from millstream.sql import statements
 from millstream.sql.statements import (
     AlterStreamTable,
+    AttachDatabase,
     CreateStreamTable,
     DescribeStreamTable,
+    DetachDatabase,
     DropStreamTable,
     Effect,
     ExplainStreamTable,
@@ -100,6 +102,26 @@ class TestOwnStatements:
             ("ALTER STREAM TABLE totals SET STATUS suspended", AlterStreamTable(TOTALS, set_status="SUSPENDED")),
             ("ALTER STREAM TABLE totals SET STATUS 'ACTIVE'", AlterStreamTable(TOTALS, set_status="ACTIVE")),
             ("ALTER STREAM TABLE totals AS\nSELECT 2", AlterStreamTable(TOTALS, query="SELECT 2", query_offset=29)),
+            (
+                "CREATE STREAM TABLE totals SCHEDULE '1m' SERVE TO shop . public.`to tals` WITH NO DATA AS SELECT 1",
+                CreateStreamTable(
+                    TOTALS, "SELECT 1", 90, schedule="1m", with_no_data=True, serve_to="shop.public.`to tals`"
+                ),
+            ),
+            (
+                'ALTER STREAM TABLE totals SERVE TO shop."Sales".totals;',
+                AlterStreamTable(TOTALS, serve_to='shop."Sales".totals'),
+            ),
+            ("alter stream table totals serve to shop.totals", AlterStreamTable(TOTALS, serve_to="shop.totals")),
+            ("ALTER STREAM TABLE totals STOP SERVING", AlterStreamTable(TOTALS, stop_serving=True)),
+            (
+                "ALTER STREAM TABLE totals STOP SERVING CASCADE",
+                AlterStreamTable(TOTALS, stop_serving=True, cascade=True),
+            ),
+            (
+                "ALTER STREAM TABLE totals STOP SERVING KEEP TABLE",
+                AlterStreamTable(TOTALS, stop_serving=True, keep_table=True),
+            ),
             ("DROP STREAM TABLE totals", DropStreamTable(TOTALS)),
             ("DROP STREAM TABLE IF EXISTS totals CASCADE", DropStreamTable(TOTALS, if_exists=True, cascade=True)),
             ("REFRESH STREAM TABLE totals", RefreshStreamTable(TOTALS)),
@@ -108,6 +130,18 @@ class TestOwnStatements:
             ("DESCRIBE STREAM TABLE totals", DescribeStreamTable(TOTALS)),
             ("desc stream table totals", DescribeStreamTable(TOTALS)),
             ("EXPLAIN STREAM TABLE totals", ExplainStreamTable(TOTALS)),
+            (
+                "CREATE STREAM TABLE totals DIALECT 'Postgres' AS SELECT 1",
+                CreateStreamTable(TOTALS, "SELECT 1", 49, dialect="postgres"),
+            ),
+            (
+                "ALTER STREAM TABLE totals DIALECT spark AS SELECT 1",
+                AlterStreamTable(TOTALS, query="SELECT 1", query_offset=43, dialect="spark"),
+            ),
+            ("ATTACH POSTGRES 'env:SHOP' AS Shop", AttachDatabase("shop", "env:SHOP")),
+            ("attach postgres 'service=s' as `shop` cdc 'WAL';", AttachDatabase("shop", "service=s", "wal")),
+            ("DETACH shop", DetachDatabase("shop")),
+            ("DETACH shop CASCADE", DetachDatabase("shop", cascade=True)),
         ],
     )
     def test_recognised(self, text: str, expected: object) -> None:
@@ -198,9 +232,12 @@ class TestRefusals:
             ("CREATE STREAM TABLE t REFRESH MODE AUTO STRICT AS SELECT 1", Code.SYNTAX_ERROR, 41),
             ("ALTER STREAM TABLE t SET REFRESH MODE 'STRICT'", Code.MODE_INVALID, 39),
             ("ALTER STREAM TABLE t SET STATUS ERROR", Code.STATUS_INVALID, 33),
-            ("CREATE STREAM TABLE t SERVE TO shop.public.t AS SELECT 1", Code.UNSUPPORTED_SQL, 23),
-            ("ATTACH POSTGRES 'postgresql://db/shop' AS shop", Code.UNSUPPORTED_SQL, 1),
-            ("DETACH shop", Code.UNSUPPORTED_SQL, 1),
+            ("CREATE STREAM TABLE t SERVE TO shop AS SELECT 1", Code.SYNTAX_ERROR, 37),
+            ("ALTER STREAM TABLE t SERVE TO 'shop.public.t'", Code.SYNTAX_ERROR, 31),
+            ("ALTER STREAM TABLE t STOP SERVING CASCADE KEEP TABLE", Code.SYNTAX_ERROR, 43),
+            ("CREATE STREAM TABLE t DIALECT AS SELECT 1", Code.SYNTAX_ERROR, 34),
+            ("ALTER STREAM TABLE t DIALECT spark SET STATUS ACTIVE", Code.SYNTAX_ERROR, 36),
+            ("DETACH a.b", Code.SYNTAX_ERROR, 11),
             ("SELECT 1; SELECT 2", Code.SYNTAX_ERROR, 11),
             ("SHOW STREAM TABLES; SELECT 2", Code.SYNTAX_ERROR, 21),
         ],
@@ -213,10 +250,22 @@ class TestRefusals:
         assert error.hint
 
     @pytest.mark.parametrize(
-        "text", ["CREATE STREAM TABLE t SERVE TO x AS SELECT 1", "ATTACH POSTGRES 'x' AS y", "DETACH y"]
+        "text",
+        [
+            "ATTACH 'postgresql://me:secret@host/db' AS shop",
+            "ATTACH POSTGRES postgresql://me:secret@host/db AS shop",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db AS shop",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db'",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db' AS a.b",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db' AS shop CDC",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db' AS shop now",
+            "ATTACH POSTGRES 'postgresql://me:secret@host/db' AS shop; SELECT 1",
+        ],
     )
-    def test_later_features_name_the_limit(self, text: str) -> None:
-        assert "serves Delta tables only" in refused(text).message
+    def test_a_password_is_not_repeated(self, text: str) -> None:
+        error = refused(text)
+        assert error.code is Code.SYNTAX_ERROR
+        assert "secret" not in str(error)
 
     @pytest.mark.parametrize("text", ["", "  \n", "-- nothing", ";", "; /* nothing */ ;"])
     def test_no_statement(self, text: str) -> None:

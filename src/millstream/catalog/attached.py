@@ -8,6 +8,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from millstream.naming import attached_name
+
+STALE = "stale"
+"""A detail of a capture and of its lake object: why it is no longer brought forward, and must be captured anew."""
+VIEWS = "views"
+"""A detail of a database: the fingerprints of those of its views that queries read, as last seen; empty for none."""
+
 
 class CaptureMode(StrEnum):
     """How the changes of a database are captured, all its tables alike."""
@@ -82,7 +89,7 @@ class Capture:
     @property
     def name(self) -> str:
         """Its name in queries."""
-        return f"{self.database}.{self.schema}.{self.table}"
+        return str(attached_name(self.database, self.schema, self.table))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,4 +105,4 @@ class Serving:
     @property
     def name(self) -> str:
         """Its name in queries."""
-        return f"{self.database}.{self.schema}.{self.table}"
+        return str(attached_name(self.database, self.schema, self.table))

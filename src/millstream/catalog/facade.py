@@ -316,9 +316,15 @@ class Catalog(CatalogReader):
 
     # Attached databases
 
-    def put_database(self, item: AttachedDatabase, *, captures: Sequence[Capture] = ()) -> None:
-        """Record a database and some of its captured tables as they are now, in one transaction."""
+    def put_database(self, item: AttachedDatabase, *, captures: Sequence[Capture] = (), is_seen: bool = False) -> None:
+        """Record a database and some of its captured tables as they are now, in one transaction.
+
+        Args:
+            is_seen: definitions depend on what changes, so that they have to be looked at again.
+        """
         with self._database.write() as connection:
+            if is_seen:
+                lake.bump_generation(connection)
             now = self._clock()
             databases.put(connection, item, now)
             for capture in captures:

@@ -1,7 +1,7 @@
 """`create`, `alter`, `drop`: which stream tables there are."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,14 @@ from millstream.naming import TableName
 
 NameArgument = Annotated[str, typer.Argument(help="The stream table: name or schema.name.")]
 QueryArgument = Annotated[str | None, typer.Argument(help="The query; or use --file.")]
+ServeToOption = Annotated[
+    str | None, typer.Option("--serve-to", help="A table of an attached database to hold the result: db.schema.table.")
+]
+TriggersOption = Annotated[
+    str | None, typer.Option("--user-triggers", help="Whether users' triggers on that table fire: auto or off.")
+]
+OwnerOption = Annotated[str | None, typer.Option(help="A role that shall own that table.")]
+GrantOption = Annotated[list[str] | None, typer.Option("--grant", help="A role that may read that table; repeatable.")]
 DialectOption = Annotated[str | None, typer.Option(help="The query's SQL dialect: spark or postgres.")]
 
 
@@ -28,6 +36,10 @@ def create(
     ] = "AUTO",
     no_data: Annotated[bool, typer.Option("--no-data", help="Leave it empty until its first refresh.")] = False,
     dialect: DialectOption = None,
+    serve_to: ServeToOption = None,
+    user_triggers: TriggersOption = None,
+    owner: OwnerOption = None,
+    grant: GrantOption = None,
 ) -> None:
     """Create a stream table from a query, and fill it.
 
@@ -35,12 +47,20 @@ def create(
 
       millstream create per_city "SELECT city, COUNT(*) AS n FROM t GROUP BY city"
       millstream create totals --file totals.sql --schedule 30s --mode DIFFERENTIAL
+      millstream create totals --file totals.sql --serve-to shop.public.totals --grant reporting
     """
     text = read_query(query, file)
+    serving = _serving(user_triggers, owner, grant, is_served=serve_to is not None)
     with session.connect() as ms:
         with session.progress.working(f"creating {name}"):
             ms.create_stream_table(
-                name, text, schedule=schedule, refresh_mode=refresh_mode, initialize=not no_data, dialect=dialect
+                name,
+                text,
+                schedule=schedule,
+                refresh_mode=refresh_mode,
+                initialize=not no_data,
+                dialect=dialect,
+                **({"serve_to": serve_to, **serving} if serve_to is not None else {}),
             )
             explanation = ms.explain(name)
         _say(session, ms, name, "created", reasons=explanation.reasons)
@@ -56,22 +76,45 @@ def alter(
     query: Annotated[str | None, typer.Option(help="The new query; or use --file.")] = None,
     file: FileOption = None,
     dialect: DialectOption = None,
+    serve_to: ServeToOption = None,
+    user_triggers: TriggersOption = None,
+    owner: OwnerOption = None,
+    grant: GrantOption = None,
+    stop_serving: Annotated[bool, typer.Option("--stop-serving", help="Drop the table it is served as.")] = False,
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="With --stop-serving: drop views that read it, too.")
+    ] = False,
+    keep_table: Annotated[
+        bool, typer.Option("--keep-table", help="With --stop-serving: leave the table as it is.")
+    ] = False,
 ) -> None:
-    """Change a stream table's schedule, refresh mode, status or query.
+    """Change a stream table's schedule, refresh mode, status or query, or where it is served.
 
     Example:
 
       millstream alter customer_totals --status SUSPENDED
       millstream alter customer_totals --schedule "*/5 * * * *" --file totals.sql
+      millstream alter customer_totals --serve-to shop.public.totals
     """
     text = read_query(query, file) if query is not None or file is not None else None
-    if all(change is None for change in (text, schedule, refresh_mode, status)):
-        raise typer.BadParameter("nothing to change: give --schedule, --refresh-mode, --status, --query or --file")
+    serving = _serving(user_triggers, owner, grant, is_served=serve_to is not None)
+    if (cascade or keep_table) and not stop_serving:
+        raise typer.BadParameter("--cascade and --keep-table go with --stop-serving")
+    is_altered = any(change is not None for change in (text, schedule, refresh_mode, status))
+    if not is_altered and serve_to is None and not stop_serving:
+        raise typer.BadParameter(
+            "nothing to change: give --schedule, --refresh-mode, --status, --query, --file, --serve-to, --stop-serving"
+        )
     with session.connect() as ms:
         with session.progress.working(f"altering {name}"):
-            ms.alter_stream_table(
-                name, query=text, schedule=schedule, refresh_mode=refresh_mode, status=status, dialect=dialect
-            )
+            if stop_serving:
+                ms.stop_serving(name, cascade=cascade, keep_table=keep_table)
+            if is_altered:
+                ms.alter_stream_table(
+                    name, query=text, schedule=schedule, refresh_mode=refresh_mode, status=status, dialect=dialect
+                )
+            if serve_to is not None:
+                ms.serve_stream_table(name, serve_to, **serving)
         _say(session, ms, name, "altered")
 
 
@@ -99,7 +142,7 @@ def drop(
         if cascade:
             dropped += _readers(ms.dag(), dropped[0])
             if not yes and sys.stdin.isatty():
-                _confirm(f"Drop {', '.join(dropped)}?")
+                confirm(f"Drop {', '.join(dropped)}?")
         try:
             with session.progress.working(f"dropping {name}"):
                 ms.drop_stream_table(name, cascade=cascade)
@@ -109,6 +152,17 @@ def drop(
             dropped = []
     sentence = f"dropped {', '.join(dropped)}" if dropped else f"there is no stream table {name}"
     session.output.done(sentence, {"dropped": dropped})
+
+
+def _serving(
+    user_triggers: str | None, owner: str | None, grant: list[str] | None, *, is_served: bool
+) -> dict[str, Any]:
+    """The options that go with --serve-to."""
+    given = {"user_triggers": user_triggers, "owner": owner, "grants": tuple(grant) if grant else None}
+    chosen = {key: value for key, value in given.items() if value is not None}
+    if chosen and not is_served:
+        raise typer.BadParameter("--user-triggers, --owner and --grant go with --serve-to")
+    return chosen
 
 
 def _say(session: Session, ms: Facade, name: str, what: str, reasons: tuple[str, ...] = ()) -> None:
@@ -122,7 +176,7 @@ def _say(session: Session, ms: Facade, name: str, what: str, reasons: tuple[str,
         session.output.note(f"note: {reason}")
 
 
-def _confirm(question: str) -> None:
+def confirm(question: str) -> None:
     """Ask on stderr: `typer.confirm` would leave a blank on stdout, which is for results."""
     typer.echo(f"{question} [y/N]: ", err=True, nl=False)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         RefreshRecord,
         RefreshResult,
         RefreshStats,
+        SourceStatus,
         StreamTableStatus,
         VerifyResult,
     )
@@ -63,7 +64,24 @@ class Facade(Protocol):
         refresh_mode: str = "AUTO",
         initialize: bool = True,
         dialect: str | None = None,
+        *,
+        serve_to: str | None = None,
+        user_triggers: str | None = None,
+        owner: str | None = None,
+        grants: Sequence[str] = (),
     ) -> object: ...
+
+    def serve_stream_table(
+        self,
+        name: str,
+        to: str,
+        *,
+        user_triggers: str | None = None,
+        owner: str | None = None,
+        grants: Sequence[str] = (),
+    ) -> object: ...
+
+    def stop_serving(self, name: str, *, cascade: bool = False, keep_table: bool = False) -> object: ...
 
     def alter_stream_table(
         self,
@@ -93,6 +111,14 @@ class Facade(Protocol):
     def verify(self, name: str) -> VerifyResult: ...
 
     def dag(self) -> Graph: ...
+
+    def attach(self, name: str, url: str, *, cdc: str = "auto") -> object: ...
+
+    def detach(self, name: str, *, cascade: bool = False, forget: bool = False) -> object: ...
+
+    def detach_script(self, name: str) -> str: ...
+
+    def sources(self) -> Sequence[SourceStatus]: ...
 
 
 def connect(lake: Path, config: Path | None, progress: ProgressHook) -> AbstractContextManager[Facade]:

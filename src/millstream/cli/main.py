@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from millstream import __version__
-from millstream.cli import definitions, inspection, monitoring, refreshing
+from millstream.cli import attaching, definitions, inspection, monitoring, refreshing
 from millstream.cli.bench_command import bench
 from millstream.cli.demo_command import demo
 from millstream.cli.output import Problem
@@ -41,6 +41,9 @@ _VERBS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("Define stream tables", definitions.alter),
     ("Define stream tables", definitions.drop),
     ("Define stream tables", inspection.validate),
+    ("Read PostgreSQL databases", attaching.attach),
+    ("Read PostgreSQL databases", attaching.detach),
+    ("Read PostgreSQL databases", attaching.sources),
     ("Keep them up to date", refreshing.refresh),
     ("Keep them up to date", monitoring.status),
     ("Keep them up to date", monitoring.history),

@@ -74,6 +74,8 @@ def _show(session: Session, result: ResultSet, limit: int) -> None:
 
 
 def _headline(statement: str, width: int = 60) -> str:
-    """The statement on one line, cut where it gets long."""
+    """The statement on one line, cut where it gets long; of an ATTACH not the address, which may hold a password."""
     line = " ".join(statement.split())
+    if "ATTACH" in line.upper().split("'")[0]:
+        return "ATTACH POSTGRES …"
     return line if len(line) <= width else line[: width - 1] + "…"

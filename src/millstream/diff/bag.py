@@ -34,6 +34,7 @@ from millstream.ops import (
     Table,
     walk,
 )
+from millstream.ops.clock import tells_time
 from millstream.ops.expressions import ZERO, add_columns, cast, col, compare, keep, same, weight
 from millstream.ops.relations import WEIGHT_COLUMN
 
@@ -60,7 +61,7 @@ class BagStage:
     @property
     def is_monotone(self) -> bool:
         """Whether inserts into the inputs can only add rows."""
-        return not any(isinstance(node, OuterJoin | SemiJoin | AntiJoin) for node in walk(self.body))
+        return not any(isinstance(n, OuterJoin | SemiJoin | AntiJoin) or tells_time(n) for n in walk(self.body))
 
     def load(self) -> Relation:
         """The contents, from the inputs at the new frontier."""

@@ -6,6 +6,8 @@ For a relation `x` of the query and the set of inputs that changed since the las
 - `delta(x)` is the Z-set that leads from the old value to the new one, or None where it is certainly empty;
 - `old(x)` is `new(x)` minus `delta(x)`. It is never read from an old version of a table.
 
+The current time is one more input, `naming.CLOCK`, for relations that ask for it.
+
 A rule turns an operator into the operators of its delta. Rules are pure and know neither Spark nor a database.
 """
 
@@ -14,8 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sqlglot import exp
+
 from millstream.diff.zset import negate, plus
-from millstream.ops import Column, Item, Project, Relation, Scan, Table
+from millstream.naming import CLOCK
+from millstream.ops import Column, Item, Project, Relation, Scan, Table, clock
 from millstream.ops.expressions import col, keep
 from millstream.ops.relations import WEIGHT_COLUMN
 from millstream.ops.walk import with_children
@@ -53,7 +58,7 @@ class Difference:
         if relation not in self._new:
             children = tuple(self.new(child) for child in relation.children)
             self._new[relation] = (
-                new_table(relation) if isinstance(relation, Scan) else with_children(relation, children)
+                new_table(relation) if isinstance(relation, Scan) else clock.now(with_children(relation, children))
             )
         return self._new[relation]
 
@@ -70,6 +75,16 @@ class Difference:
         """The relation as it was, as a Z-set that is not consolidated; plain where it did not change."""
         change = self.delta(relation)
         return self.new(relation) if change is None else plus([self.new(relation), negate(change)])
+
+    @property
+    def time_moved(self) -> bool:
+        """Whether the time is another one than that of the old values."""
+        return CLOCK in self.changed
+
+    @property
+    def before(self) -> exp.Expr:
+        """The time of the old values."""
+        return clock.BEFORE if self.time_moved else clock.NOW
 
 
 def new_table(scan: Scan) -> Relation:

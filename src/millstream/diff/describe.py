@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from millstream.diff import keyed, partition, recursive
+from millstream.diff import current_time, keyed, partition, recursive
 from millstream.diff.base import RULES, STRATEGIES
 from millstream.diff.keyed import KeyedStage
 from millstream.diff.partition import PartitionStage
@@ -29,6 +29,7 @@ from millstream.ops import (
     SemiJoin,
     Window,
 )
+from millstream.ops.clock import tells_time
 from millstream.results import OperatorPlan
 
 
@@ -84,7 +85,8 @@ def _partitioned(relation: Relation, depth: int) -> list[OperatorPlan]:
 def _tree(relation: Relation, depth: int) -> list[OperatorPlan]:
     rule = RULES.get(type(relation))
     fallback = falls_back_when(rule.__module__) if rule is not None else ""
-    line = OperatorPlan(depth, _describe(relation), STRATEGIES.get(type(relation), ""), fallback)
+    strategies = current_time.STRATEGIES if tells_time(relation) else STRATEGIES
+    line = OperatorPlan(depth, _describe(relation), strategies.get(type(relation), ""), fallback)
     return [line, *(o for child in relation.children for o in _tree(child, depth + 1))]
 
 

@@ -11,9 +11,11 @@ Falls back when: never.
 
 from __future__ import annotations
 
+from millstream.diff import current_time
 from millstream.diff.base import Difference, delta_table, rule
 from millstream.diff.zset import plus
 from millstream.ops import Column, Filter, Item, OneRow, Project, Relation, Repeat, Scan, UnionAll
+from millstream.ops.clock import tells_time
 from millstream.ops.expressions import col, keep
 from millstream.ops.relations import WEIGHT_COLUMN
 
@@ -33,16 +35,20 @@ def one_row(difference: Difference, relation: Relation) -> Relation | None:
 
 @rule(Filter, "filter of the delta")
 def filter_(difference: Difference, relation: Relation) -> Relation | None:
-    """The predicate decides about a row the same way whenever it is asked."""
+    """The predicate decides about a row the same way whenever it is asked, unless it asks for the time."""
     assert isinstance(relation, Filter)
+    if tells_time(relation):
+        return current_time.filter_(difference, relation)
     change = difference.delta(relation.input)
     return None if change is None else Filter(change, relation.predicate)
 
 
 @rule(Project, "projection of the delta")
 def project(difference: Difference, relation: Relation) -> Relation | None:
-    """A row's columns are computed from that row alone."""
+    """A row's columns are computed from that row alone, unless from the time."""
     assert isinstance(relation, Project)
+    if tells_time(relation):
+        return current_time.project(difference, relation)
     change = difference.delta(relation.input)
     return None if change is None else Project(change, (*relation.items, *keep([WEIGHT_COLUMN])))
 

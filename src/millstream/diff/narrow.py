@@ -111,7 +111,7 @@ class _Narrowing:
         names = referenced(condition) - {c.name for c in keys.columns}
         match relation:
             case Filter():
-                return Filter(self._restricted(relation.input, keys, condition), relation.predicate)
+                return dataclasses.replace(relation, input=self._restricted(relation.input, keys, condition))
             case Project():
                 origin = {i.column.name: i.expression for i in relation.items}
                 is_plain = all(isinstance(origin[n], exp.Column) for n in names)
@@ -148,7 +148,7 @@ def _narrows(node: SemiJoin) -> bool:
 
 def _comes_from_changes(relation: Relation) -> bool:
     """Whether only few rows can have such keys; the keys of touched groups may be few and have all rows."""
-    return any(isinstance(n, Table) and n.is_weighted for n in walk(relation))
+    return any((isinstance(n, Table) and n.is_weighted) or (isinstance(n, Filter) and n.few) for n in walk(relation))
 
 
 def _share_names(left: Relation, right: Relation) -> bool:

@@ -17,6 +17,7 @@ from millstream.diff.size import is_small
 from millstream.ops import (
     Aggregate,
     AntiJoin,
+    Filter,
     InnerJoin,
     OuterJoin,
     Relation,
@@ -62,4 +63,5 @@ def share(steps: Sequence[Step]) -> tuple[Step, ...]:
 def _is_worth_keeping(relation: Relation, steps: Set[str]) -> bool:
     nodes = list(walk(relation))
     reads_large = any(isinstance(n, Table) and not is_small(n, steps) for n in nodes)
-    return reads_large and any(isinstance(n, _COSTLY) for n in nodes) and is_small(relation, steps)
+    is_costly = any(isinstance(n, _COSTLY) or (isinstance(n, Filter) and n.few) for n in nodes)
+    return reads_large and is_costly and is_small(relation, steps)

@@ -23,6 +23,8 @@ from millstream.ops import (
 def is_small(relation: Relation, steps: Set[str] = frozenset()) -> bool:
     """Whether a relation is about the size of a change: a change feed, a step's result, or what is joined to one."""
     match relation:
+        case Filter() if relation.few:
+            return True
         case Table():
             return relation.is_weighted or relation.name in steps
         case Filter() | Project() | Aggregate() | Window() | Repeat():

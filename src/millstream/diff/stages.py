@@ -18,6 +18,7 @@ from millstream.diff.keyed import KeyedStage
 from millstream.diff.partition import PartitionStage
 from millstream.diff.recursive import RecursiveStage
 from millstream.ops import Aggregate, Filter, Item, Project, Recursion, Relation, Scan, UnionAll, Window, walk
+from millstream.ops.clock import tells_time
 from millstream.ops.expressions import all_of, col, keep, substitute
 from millstream.ops.walk import with_children
 
@@ -32,7 +33,7 @@ class NamedStage:
     name: str
     stage: AnyStage
     inputs: tuple[str, ...]
-    """The sources and earlier stages it reads."""
+    """The sources and earlier stages it reads, and the clock."""
 
 
 def split(relation: Relation) -> tuple[NamedStage, ...]:
@@ -52,10 +53,13 @@ def split(relation: Relation) -> tuple[NamedStage, ...]:
 
 
 def _peel(relation: Relation) -> tuple[Aggregate | None, exp.Expr | None, tuple[Item, ...]]:
-    """The aggregation under the filters and projections at the top, with those folded into one of each."""
+    """The aggregation under the filters and projections at the top, with those folded into one of each.
+
+    One that asks for the time is not part of its stage: that looks at touched groups only.
+    """
     items = tuple(Item(col(c.name), c) for c in relation.schema)
     conditions: list[exp.Expr] = []
-    while isinstance(relation, Filter | Project):
+    while isinstance(relation, Filter | Project) and not tells_time(relation):
         if isinstance(relation, Filter):
             conditions.append(relation.predicate)
         else:
@@ -84,8 +88,11 @@ def _peel_recursion(relation: Relation) -> tuple[Recursion, tuple[str, ...]] | N
 
 
 def _window_of(relation: Relation) -> Window | None:
-    """The Window under the filters and projections at the top."""
-    while isinstance(relation, Filter | Project):
+    """The Window under the filters and projections at the top.
+
+    One that asks for the time is not part of its stage: that looks at touched partitions only.
+    """
+    while isinstance(relation, Filter | Project) and not tells_time(relation):
         relation = relation.input
     return relation if isinstance(relation, Window) else None
 
@@ -160,7 +167,9 @@ def _is_cheap(relation: Relation) -> bool:
 
 
 def _named(name: str, stage: AnyStage) -> NamedStage:
-    read = dict.fromkeys(n.source for n in walk(stage.body) if isinstance(n, Scan))
+    read: dict[str, None] = dict.fromkeys(n.source for n in walk(stage.body) if isinstance(n, Scan))
     if isinstance(stage, RecursiveStage):
         read.pop(stage.body.reference)
+    if any(tells_time(n) for n in walk(stage.body)):
+        read[naming.CLOCK] = None
     return NamedStage(name, stage, tuple(read))

@@ -35,8 +35,10 @@ from millstream.ops import (
     Scan,
     SemiJoin,
     UnionAll,
+    clock,
     walk,
 )
+from millstream.ops.clock import tells_time
 from millstream.ops.expressions import ZERO, col, compare, keep, null, weight
 from millstream.ops.join_order import connected_order
 from millstream.ops.walk import with_children
@@ -51,8 +53,8 @@ def reads(relation: Relation, reference: str) -> bool:
 
 
 def has_rules(relation: Relation, reference: str) -> bool:
-    """Whether all operators that read the recursion have rules here."""
-    return all(isinstance(n, PATH) for n in walk(relation) if reads(n, reference))
+    """Whether all operators that read the recursion have rules here; those that ask for the time have none."""
+    return all(isinstance(n, PATH) and not tells_time(n) for n in walk(relation) if reads(n, reference))
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Turnover:
         if isinstance(relation, InnerJoin) and self.are_few:
             few = next(i for i in relation.inputs if reads(i, self.reference))
             return self._from(few, self.now(few), relation, self.now)
-        return with_children(relation, tuple(self.now(child) for child in relation.children))
+        return clock.now(with_children(relation, tuple(self.now(child) for child in relation.children)))
 
     def ever(self, relation: Relation) -> Relation:
         """The rows there are now, and those that are gone."""

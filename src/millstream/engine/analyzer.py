@@ -67,6 +67,11 @@ class SparkAnalyzer:
         except (AnalysisException, ParseException):
             return None
 
+    def analysed(self, text: str) -> str:
+        """Spark's plan of a query it understands, before anything is optimised."""
+        plan = str(self._spark.sql(f"EXPLAIN EXTENDED {text}").collect()[0][0])
+        return plan.split("== Analyzed Logical Plan ==")[1].split("== Optimized Logical Plan ==")[0]
+
     def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expression]) -> bool:
         """Whether the expressions are deterministic functions of one row of the query.
 

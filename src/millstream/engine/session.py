@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 
 from millstream.engine import jars
 from millstream.errors import Code, MillstreamError
-from millstream.naming import DEFAULT_SCHEMA, TableName, quote
+from millstream.naming import DEFAULT_SCHEMA, RESERVED_PREFIX, TableName, quote
 
 if TYPE_CHECKING:
     from millstream.settings import Settings
@@ -44,6 +44,7 @@ LOG_ENVIRONMENT = "MILLSTREAM_SPARK_LOG"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _SCHEMA_CONF = "millstream.lake.schema"  # the Spark schema that stands for the lake's default one
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
 
 _DELTA_CONFS = {
     # Delta rebuilds a table's file list with a shuffle after every version: 50 partitions by default.
@@ -208,28 +209,42 @@ def use_lake(spark: SparkSession, warehouse: Path) -> str:
 def create_lake_schema(spark: SparkSession, warehouse: Path, schema: str) -> str:
     """Make a schema of a lake known to the session, under the directory Spark would use; gives its name in Spark.
 
-    That is the same name, unless another lake in this JVM has a schema of that name.
+    That is the same name, unless another lake in this JVM has a schema of that name, or it is an attached database's.
     """
     if schema == DEFAULT_SCHEMA:
         return spark_schema(spark, schema)
-    directory = warehouse.resolve() / f"{schema}.db"
-    is_taken = spark.catalog.databaseExists(schema) and not _is_at(spark, schema, directory)
-    name = f"{spark_schema(spark, DEFAULT_SCHEMA)}_{schema}" if is_taken else schema
+    plain = _plain(schema) if "." in schema else schema
+    directory = warehouse.resolve() / f"{plain}.db"
+    is_taken = spark.catalog.databaseExists(plain) and not _is_at(spark, plain, directory)
+    name = f"{spark_schema(spark, DEFAULT_SCHEMA)}_{plain}" if is_taken else plain
     _create_schema(spark, name, directory)
     spark.conf.set(f"{_SCHEMA_CONF}.{schema}", name)
     return name
 
 
 def spark_schema(spark: SparkSession, schema: str) -> str:
-    """The name in Spark of a lake's schema."""
+    """The name in Spark of a lake's schema, or of one of an attached database."""
     if schema == DEFAULT_SCHEMA:
         return str(spark.conf.get(_SCHEMA_CONF, DEFAULT_SCHEMA))
-    return str(spark.conf.get(f"{_SCHEMA_CONF}.{schema}", schema))
+    return str(spark.conf.get(f"{_SCHEMA_CONF}.{schema}", _plain(schema) if "." in schema else schema))
 
 
 def spark_name(spark: SparkSession, name: TableName) -> str:
-    """A lake table's full name for a SQL text given to this session."""
-    return f"{quote(spark_schema(spark, name.schema))}.{quote(name.name)}"
+    """A table's full name for a SQL text given to this session."""
+    table = name.name if name.database is None else _plain(name.name)
+    return f"{quote(spark_schema(spark, name.schema))}.{quote(table)}"
+
+
+def _plain(name: str) -> str:
+    """A name Spark's catalog takes: for one with a point or other characters it refuses, one of its own.
+
+    >>> _plain("orders"), _plain("shop.public")
+    ('orders', '__ms_shop_public_8f3ff700')
+    """
+    if _PLAIN.fullmatch(name):
+        return name
+    mark = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{RESERVED_PREFIX}{re.sub('[^a-z0-9]', '_', name)}_{mark}"
 
 
 def _classic(settings: Settings, warehouse: Path) -> SparkSession:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from sqlglot import exp
@@ -20,7 +20,10 @@ from millstream.diff.plan import Kind, Layout
 from millstream.diff.stages import PUBLIC, NamedStage, split
 from millstream.engine.analyzer import SparkAnalyzer
 from millstream.errors import Code, MillstreamError
-from millstream.naming import RESERVED_PREFIX, quote
+from millstream.lake.attached import UNREADABLE
+from millstream.lake.reads import Known, over, over_unknown, read_by
+from millstream.lake.stand_ins import empty
+from millstream.naming import RESERVED_PREFIX
 from millstream.ops import Column, Item, Project, Scan, walk
 from millstream.ops.expressions import cast, col
 from millstream.ops.render import to_sql
@@ -28,12 +31,12 @@ from millstream.ops.standalone import standalone
 from millstream.results import RefreshMode
 from millstream.sql.column_names import with_names
 from millstream.sql.lower import Lowered, lower
+from millstream.sql.moving_days import has_moving_day, moving_day, moving_day_of
 from millstream.sql.parse import parse_query, print_query, start_of
 from millstream.sql.recursive_text import unrolled, with_union_all
-from millstream.sql.refused import refuse_in_every_mode
 from millstream.sql.rewrites import rewrite
-from millstream.sql.sources import Source, Sources, View
-from millstream.sql.text import TableReference, exchange_tables, table_references, uses_current_time, words
+from millstream.sql.sources import Source, Sources
+from millstream.sql.text import EPOCH, bind_current_time, exchange_tables, uses_current_time, words
 from millstream.sql.unsupported import RECOMPUTE
 from millstream.sql.validate import CONTEXT_NAMES, CURRENT_TIME_NAMES, validate
 
@@ -48,9 +51,10 @@ _ONLY_RECOMPUTED = {
 # What is wrong with a query is for Spark to say, and it has taken the query by the time it is lowered.
 _FOR_SPARK_TO_SAY = {Code.UNKNOWN_COLUMN, Code.UNKNOWN_TABLE, Code.QUERY_INVALID}
 AGES_BY_REFRESH = (
-    "the current time is that of each refresh's data: between refreshes nothing ages in or out, and each of them "
-    "recomputes the table, also where no source has changed"
+    "the current time is that of each refresh's data: between refreshes nothing ages in or out, so that the result is "
+    "as old as the schedule lets it become"
 )
+RECOMPUTED_BY_TIME = "each refresh recomputes the table, also where no source has changed"
 # Types no Delta table has, also inside of others; not names of fields.
 _UNSTORABLE = re.compile(r"(?:^|[<:,])(void|interval(?: \w+)*)(?=$|[>,])")
 
@@ -110,7 +114,7 @@ class Compiled:
                 if isinstance(node, Scan) and node.source in used:
                     used[node.source].update(node.origin)
         if not self.stages:
-            used = {s.id: {c.name for c in s.columns} for s in self.sources.values()}
+            used = {s.id: {c.name for c in s.columns if c.type != UNREADABLE} for s in self.sources.values()}
         return {name: tuple(sorted(names)) for name, names in used.items()}
 
     @cached_property
@@ -121,7 +125,7 @@ class Compiled:
 
     def over(self, tables: Mapping[str, str]) -> str:
         """The query's text, its tables exchanged for other SQL, its views for their texts."""
-        return _over(self.query, self.names, self.views, tables)
+        return over(self.query, self.names, self.views, tables)
 
     def oracle_over(self, tables: Mapping[str, str]) -> str:
         """What the contents have to equal: the query's text or, where that leaves a result open, the one we fixed."""
@@ -149,12 +153,16 @@ def compile_query(
     Raises:
         MillstreamError: the query is wrong, or the mode is DIFFERENTIAL and it cannot be maintained.
     """
-    names, tables, views = _read_by(query, sources)
+    names, tables, views = read_by(query, sources)
     _refuse_opaque(functions)
-    empty = {s.id: _empty(s) for s in tables.values()}
+    empties = {s.id: empty(s) for s in tables.values()}
     unrolled(query)  # whether it can be run at all
-    columns = analyzer.describe_text(with_union_all(_over(query, names, views, empty)))
+    over_empty = with_union_all(over(query, names, views, empties))
+    columns = analyzer.describe_text(over_empty)
+    _refuse_unreadable(query, columns, Known(names, tables, views), analyzer)
     _check_columns(columns, query)
+    if has_moving_day(over_empty) and (word := moving_day_of(analyzer.analysed(over_empty))) is not None:
+        raise moving_day(word, query)
     stages: tuple[NamedStage, ...] = ()
     reasons: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
@@ -165,15 +173,17 @@ def compile_query(
         try:
             _refuse_silent(tables.values())
             _refuse_volatile(functions)
-            lowered = _lowered(query, _Known(names, tables, views), analyzer)
+            lowered = _lowered(query, Known(names, tables, views), analyzer)
             if is_faithful is None:
                 printed = print_query(with_names(parse_query(query), lowered.made_names))
+                # one moment for both, or the optimiser's plans of one query differ
                 is_faithful = _prints_faithfully(
-                    with_union_all(query),
-                    with_union_all(printed),
+                    bind_current_time(with_union_all(query), EPOCH),
+                    bind_current_time(with_union_all(printed), EPOCH),
                     len(columns),
                     analyzer,
-                    lambda text: _over(text, names, views, empty),
+                    lambda text: bind_current_time(over(text, names, views, empties), EPOCH),
+                    lambda text: bind_current_time(over_unknown(text, names, tables, views), EPOCH),
                 )
             stages, closed_text = _maintained(lowered, query, columns, analyzer, is_faithful)
             notices = lowered.notices
@@ -182,12 +192,17 @@ def compile_query(
                 raise
             reasons = (f"{error.code}: {error.message}",)
     if any(uses_current_time(text) for text in (query, *views.values())):
-        notices = (*notices, AGES_BY_REFRESH)
+        notices = (*notices, AGES_BY_REFRESH if stages else f"{AGES_BY_REFRESH}; {RECOMPUTED_BY_TIME}")
     return Compiled(query, columns, tables, views, functions, stages, reasons, notices, is_faithful, names, closed_text)
 
 
 def _prints_faithfully(
-    query: str, printed: str, columns: int, analyzer: SparkAnalyzer, over_empty: Callable[[str], str]
+    query: str,
+    printed: str,
+    columns: int,
+    analyzer: SparkAnalyzer,
+    over_empty: Callable[[str], str],
+    over_real: Callable[[str], str],
 ) -> bool:
     """Whether the parsed and printed query is, to Spark, the query the user wrote.
 
@@ -196,7 +211,7 @@ def _prints_faithfully(
     if analyzer.plan_alike(over_empty(query), over_empty(printed), columns):
         return True
     # Perhaps only the name of a function was altered. Empty tables would be optimised away, the real ones take longer.
-    return analyzer.plan_alike(query, printed, columns, optimised=True)
+    return analyzer.plan_alike(over_real(query), over_real(printed), columns, optimised=True)
 
 
 def _maintained(
@@ -271,74 +286,33 @@ def _duplicate(name: str, number: int, query: str) -> MillstreamError:
     )
 
 
-# What a query reads
-
-_Names = Mapping[tuple[str, ...], str]
-
-
-@dataclass(frozen=True)
-class _Known:
-    """The sources and views one compilation has found, so that it sees one state of the lake."""
-
-    names: _Names
-    tables: Mapping[str, Source]
-    views: Mapping[str, str]
-
-    def find(self, parts: Sequence[str]) -> Source | View | None:
-        found = self.names.get(_lower(parts))
-        if found is None:
-            return None
-        return View(found, self.views[found]) if found in self.views else self.tables[found]
-
-
-def _read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], dict[str, Source], dict[str, str]]:
-    """All names a query reads, through views, and the tables and views behind them."""
-    names: dict[tuple[str, ...], str] = {}
-    tables: dict[str, Source] = {}
-    views: dict[str, str] = {}
-    pending = [query]
-    while pending:
-        text = pending.pop()
-        refuse_in_every_mode(parse_query(text), text)
-        for reference in table_references(text):
-            if _lower(reference.parts) in names:
-                continue
-            found = sources.find(reference.parts)
-            if found is None:
-                name = ".".join(reference.parts)
-                raise MillstreamError(
-                    Code.UNKNOWN_TABLE,
-                    f"there is no table {name} in the lake",
-                    hint="temporary views are no part of it",
-                )
-            names[_lower(reference.parts)] = found.id
-            if isinstance(found, Source):
-                tables[found.id] = found
-            elif found.id not in views:
-                views[found.id] = found.text
-                pending.append(found.text)
-    return names, tables, views
-
-
-def _lower(parts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(p.lower() for p in parts)
-
-
-def _over(text: str, names: _Names, views: Mapping[str, str], tables: Mapping[str, str]) -> str:
-    def replacement(reference: TableReference) -> str:
-        name = names[_lower(reference.parts)]
-        return f"({_over(views[name], names, views, tables)}\n)" if name in views else tables[name]
-
-    return exchange_tables(text, replacement)
-
-
-def _empty(source: Source) -> str:
-    """A source's columns without rows: the query means what it meant when they were recorded."""
-    columns = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in source.columns)
-    return f"(SELECT {columns})"
-
-
 # What no mode, or only FULL, can take
+
+
+def _refuse_unreadable(query: str, columns: Sequence[Column], known: Known, analyzer: SparkAnalyzer) -> None:
+    """A column that has no type in Spark is in use if the query is another one, or none, without it."""
+    unreadable = [(s, name, why) for s in known.tables.values() for name, why in s.unreadable]
+    if not unreadable:
+        return
+    rest = {s.id: empty(replace(s, columns=_readable(s))) for s in known.tables.values()}
+    try:
+        text = over(query, known.names, known.views, rest)
+        if analyzer.describe_text(with_union_all(text)) == tuple(columns):
+            return
+    except MillstreamError:
+        pass
+    said = {w for text in (query, *known.views.values()) for w in words(text)}
+    source, name, why = next((u for u in unreadable if u[1].lower() in said), unreadable[0])
+    raise MillstreamError(
+        Code.UNSUPPORTED_TYPE,
+        f"the column {name} of {source.id} cannot be read: {why}",
+        hint="name the columns you need, without it",
+    )
+
+
+def _readable(source: Source) -> tuple[Column, ...]:
+    names = {name for name, _ in source.unreadable}
+    return tuple(c for c in source.columns if c.name not in names)
 
 
 def _refuse_opaque(functions: Mapping[str, str]) -> None:

@@ -22,9 +22,13 @@ from millstream.engine.session import create_lake_schema, spark_name
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
-from millstream.naming import DEFAULT_SCHEMA, VISIBLE, TableName, quote
+from millstream.lake.attached import AttachedNames
+from millstream.lake.stand_ins import analysable
+from millstream.naming import DEFAULT_SCHEMA, VISIBLE, TableName, attached_name, quote
 from millstream.ops import Column
 from millstream.sources.landing import land
+from millstream.sql.postgres import translate
+from millstream.sql.postgres.references import qualified
 from millstream.sql.sources import Source, View
 from millstream.sql.text import words
 
@@ -41,6 +45,8 @@ class Lake:
         self.root = root
         self.warehouse = root / "tables"
         self.catalog = catalog
+        self.attached = AttachedNames(catalog)
+        self._attached_views: dict[TableName, View] = {}
         self._spark = spark
         self._workers = workers
         self._generation = -1
@@ -50,23 +56,31 @@ class Lake:
     # Names
 
     def resolve(self, parts: Sequence[str]) -> TableName | None:
-        """The lake's name for a name in a query; None for paths and names of other catalogs."""
+        """The full name for a name in a query; None for paths and names of other catalogs.
+
+        Raises:
+            MillstreamError: of two parts in an attached database: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
+        """
         lowered = [p.lower() for p in parts]
         if len(lowered) == 3 and lowered[0] == "spark_catalog":
             lowered = lowered[1:]
+        if self.attached.database(lowered) is not None:
+            return self.attached.resolve(lowered)
         if not 1 <= len(lowered) <= 2:
             return None
         schema = lowered[0] if len(lowered) == 2 else DEFAULT_SCHEMA
-        return TableName(schema, lowered[-1])
+        return TableName(schema, lowered[-1]) if "." not in schema else None
 
     def find(self, parts: Sequence[str]) -> Source | View | None:
         """What the front end asks: the table, stream table or view of a name."""
         name = self.resolve(parts)
         if name is None:
             return None
+        if name.database is not None:
+            return self._find_attached(name)
         stream_table = self.catalog.find(name)
         if stream_table is not None:
-            return Source(str(name), tuple(Column(n, t) for n, t in stream_table.definition.columns))
+            return _as_source(stream_table)
         view = self.catalog.lake_object(ObjectKind.VIEW, name)
         if view is not None:
             return View(str(name), view_text(view))
@@ -75,6 +89,28 @@ class Lake:
             return None
         obstacle = None if table.provider == "delta" else f"a {table.provider} table records no changes"
         return Source(str(name), self.table_columns(table), obstacle)
+
+    def _find_attached(self, name: TableName) -> Source | View:
+        """A table of an attached database, captured or not; one that a stream table is served into is that one."""
+        for serving in self.catalog.servings(name.database):
+            if attached_name(serving.database, serving.schema, serving.table) == name:
+                stream_table = self.catalog.find_by_id(serving.table_id)
+                if stream_table is not None:
+                    return _as_source(stream_table)
+        text = self.attached.relation(name.parts).view_text
+        if text is None:
+            return self.attached.source(name)
+        if name not in self._attached_views:
+            assert name.database is not None
+            analyzer = self._workers.here().analyzer
+            translated = translate(qualified(text, name.database), self, analyzer).spark_text
+            columns = analyzer.describe_text(self.analysable(translated))
+            self._attached_views[name] = View(str(name), translated, columns)
+        return self._attached_views[name]
+
+    def analysable(self, text: str) -> str:
+        """A query for Spark to analyse, which knows nothing of attached databases."""
+        return analysable(text, self.attached, self.find)
 
     def table_columns(self, table: LakeObject) -> tuple[Column, ...]:
         """The columns a table has now."""
@@ -108,7 +144,12 @@ class Lake:
     # The catalog and Spark in step
 
     def sync(self) -> None:
-        """Make Spark know what the catalog lists; costs one look at the catalog where nothing changed."""
+        """Make Spark know what the catalog lists; costs one look at the catalog where nothing changed.
+
+        Names of attached databases are looked up anew from here on.
+        """
+        self.attached.forget()
+        self._attached_views.clear()
         generation = self.catalog.generation()
         if generation == self._generation:
             return
@@ -171,8 +212,10 @@ class Lake:
         """Make a schema of the lake.
 
         Raises:
-            MillstreamError: NAME_TAKEN if another lake that is open in this process has one of that name.
+            MillstreamError: NAME_TAKEN if another lake that is open in this process has one of that name, or an
+                attached database.
         """
+        self._refuse_database(schema)
         if create_lake_schema(self._spark, self.warehouse, schema) != schema:
             raise MillstreamError(
                 Code.NAME_TAKEN,
@@ -255,8 +298,15 @@ class Lake:
             if item.name.schema == schema:
                 self.forget(item.kind, item.name)
 
+    def _refuse_database(self, schema: str) -> None:
+        if self.catalog.find_database(schema) is not None:
+            raise MillstreamError(
+                Code.NAME_TAKEN, f"{schema} is an attached database, no schema of the lake", hint="use another schema"
+            )
+
     def require_free(self, name: TableName) -> None:
-        """Refuse a name that is taken by a table or view."""
+        """Refuse a name that is taken by a table or view, or lies in an attached database."""
+        self._refuse_database(name.schema)
         taken = any(self.catalog.lake_object(kind, name) for kind in (ObjectKind.TABLE, ObjectKind.VIEW))
         if taken or self._described(name) is not None:
             raise MillstreamError(Code.NAME_TAKEN, f"a table or view named {name} exists", hint="choose another name")
@@ -311,6 +361,10 @@ class Lake:
                 self._spark.sql(f"DROP {kind} IF EXISTS {self.spark_name(name)}")
             except AnalysisException:
                 continue  # it is of the other kind
+
+
+def _as_source(table: StreamTable) -> Source:
+    return Source(str(table.name), tuple(Column(n, t) for n, t in table.definition.columns))
 
 
 def view_text(view: LakeObject) -> str:

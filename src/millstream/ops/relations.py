@@ -145,10 +145,11 @@ class Table(Relation):
 
 @dataclass(frozen=True, eq=False)
 class Filter(Relation):
-    """The rows of the input for which the predicate is true."""
+    """The rows of the input for which the predicate is true; with `few`, not many are expected to be."""
 
     input: Relation
     predicate: exp.Expr
+    few: bool = False
 
     def __post_init__(self) -> None:
         self._require(referenced(self.predicate), "predicate")

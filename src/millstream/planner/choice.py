@@ -59,6 +59,7 @@ class Facts:
     is_monotone: bool = False
     """Whether inserts can only add rows to the result."""
     follows_time: bool = False
+    """Whether the query asks for the current time, so that it changes without its sources changing."""
     reinit_reason: str | None = None
     not_incremental: str = ""
     max_change_ratio: float = 0.15
@@ -85,10 +86,10 @@ def choose(facts: Facts) -> Choice:
         return Choice(Action.FULL, "REQUESTED: a full refresh was asked for")
     if facts.reinit_reason:
         return _recomputed(facts, Action.REINITIALIZE, facts.reinit_reason)
-    if facts.follows_time:
+    if facts.follows_time and (facts.mode is RefreshMode.FULL or not facts.is_incremental):
         return _recomputed(facts, Action.FULL, "CURRENT_TIME: the query depends on the current time")
     changed = [i for i in facts.inputs if i.change is not Change.NOTHING]
-    if not changed:
+    if not changed and not facts.follows_time:
         return Choice(Action.NO_DATA, "UNCHANGED: no source has changed")
     if facts.mode is RefreshMode.FULL:
         return Choice(Action.FULL, "MODE_FULL: the refresh mode is FULL")
@@ -100,6 +101,10 @@ def choose(facts: Facts) -> Choice:
     if facts.mode is RefreshMode.AUTO and (choice := _by_cost(facts, changed)) is not None:
         return choice
     rows = sum(i.changed_rows for i in changed)
+    if facts.follows_time:
+        if not changed:
+            return Choice(Action.DIFFERENTIAL, "AGED: only the time has changed")
+        return Choice(Action.DIFFERENTIAL, f"CHANGED: about {rows} rows, and the time")
     if facts.is_monotone and all(i.change is Change.APPENDED for i in changed):
         return Choice(Action.APPEND_ONLY, f"APPENDED: about {rows} rows, nothing updated or deleted")
     return Choice(Action.DIFFERENTIAL, f"CHANGED: about {rows} rows")

@@ -7,11 +7,12 @@ is refreshed in dependency order. So every table of a diamond agrees with the ot
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Protocol
 
 from millstream.catalog import Catalog
-from millstream.catalog.models import SourceKind, StreamTable
+from millstream.catalog.models import Dependency, SourceKind, StreamTable
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
@@ -20,8 +21,19 @@ from millstream.refresh.execute import Progress
 from millstream.refresh.inputs import base_tables, paths_of
 from millstream.refresh.locks import LockManager, Waiting
 from millstream.refresh.runner import Definitions, Request, Runner
+from millstream.refresh.serving import TableServer
 from millstream.results import InitiatedBy, RefreshMode, RefreshResult, Status
 from millstream.settings import Settings
+
+
+class Databases(Protocol):
+    """What a refresh asks about attached databases."""
+
+    def advance(self, names: Collection[str]) -> Mapping[str, int]:
+        """Bring the databases of some tables or views to now; gives the versions of the tables, by name."""
+
+    def end_forgotten(self) -> None:
+        """End the capture of what nobody reads any more, where that could not be done at once."""
 
 
 class Coordinator:
@@ -34,6 +46,8 @@ class Coordinator:
         locks: LockManager,
         settings: Settings,
         definitions: Definitions,
+        databases: Databases,
+        server: TableServer,
         clock: Callable[[], datetime],
         progress: Progress,
     ) -> None:
@@ -42,6 +56,8 @@ class Coordinator:
         self._locks = locks
         self._settings = settings
         self._definitions = definitions
+        self._databases = databases
+        self._server = server
         self._clock = clock
         self._progress = progress
 
@@ -61,8 +77,12 @@ class Coordinator:
             worker = self._workers.here()
             runner = Runner(self._catalog, worker, self._settings, self._definitions, self._clock, self._progress)
             data_timestamp = self._clock()
-            paths, versions = self._frontier(tables, initiated_by, data_timestamp)
+            captured = self._advance(tables, initiated_by, data_timestamp)
+            if captured:  # what happened to their sources is recorded with the tables
+                tables = tuple(self._catalog.get(name) for name in chain)
+            paths, versions = self._frontier(tables, captured, initiated_by, data_timestamp)
             result: RefreshResult | None = None
+            unserved: MillstreamError | None = None
             for table in tables:
                 is_last = table is tables[-1]
                 base = {name: versions[name] for name in _base_of(table, tables)}
@@ -77,13 +97,44 @@ class Coordinator:
                     mode=mode if is_last else None,
                 )
                 result = runner.refresh(request)
+                unserved = self._serve(table.id, initiated_by, data_timestamp)
+            if unserved is not None:  # the last one's own: those of what it reads are recorded with them
+                raise unserved
             assert result is not None
             return result
 
-    def _frontier(
+    def _serve(self, table_id: str, initiated_by: InitiatedBy, started_at: datetime) -> MillstreamError | None:
+        """Serve a table that was refreshed. A failure is recorded and given back: what reads the table goes on."""
+        table = self._catalog.find_by_id(table_id)
+        if table is None:
+            return None
+        try:
+            self._server.serve(table, self._workers.here().store)
+        except MillstreamError as error:
+            self._failed(table, error, initiated_by, started_at)
+            return error
+        return None
+
+    def _advance(
         self, tables: tuple[StreamTable, ...], initiated_by: InitiatedBy, started_at: datetime
+    ) -> Mapping[str, int]:
+        """Bring the databases behind some stream tables to now; one snapshot cuts all tables of a database."""
+        names = {d.name for table in tables for d in table.definition.dependencies if _is_attached(d)}
+        try:
+            self._databases.end_forgotten()
+            return self._databases.advance(names) if names else {}
+        except MillstreamError as error:
+            self._failed(tables[-1], error, initiated_by, started_at)
+            raise
+
+    def _frontier(
+        self,
+        tables: tuple[StreamTable, ...],
+        captured: Mapping[str, int],
+        initiated_by: InitiatedBy,
+        started_at: datetime,
     ) -> tuple[dict[str, str], dict[str, int]]:
-        """The base tables' paths and their versions now."""
+        """The base tables' paths and their versions now; those of captured ones are known."""
         store = self._workers.here().store
         try:
             found = base_tables(self._catalog, tables)
@@ -93,7 +144,7 @@ class Coordinator:
                     with self._locks.acquire([_landing_key(name)]):
                         self._definitions.land(item)
             paths = paths_of(found)
-            return paths, {name: store.version(path) for name, path in paths.items()}
+            return paths, {n: captured[n] if n in captured else store.version(path) for n, path in paths.items()}
         except MillstreamError as error:
             self._failed(tables[-1], error, initiated_by, started_at)
             raise
@@ -121,6 +172,11 @@ class Coordinator:
     def _waiting(self, waiting: Waiting) -> None:
         who = f" (process {waiting.holder_pid})" if waiting.holder_pid else ""
         self._progress(f"waiting for another refresh to end{who}")
+
+
+def _is_attached(dependency: Dependency) -> bool:
+    kinds = {SourceKind.TABLE, SourceKind.VIEW}
+    return dependency.kind in kinds and TableName.parse(dependency.name).database is not None
 
 
 def _refuse_suspended(tables: Sequence[StreamTable]) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -35,15 +36,17 @@ from millstream.diff.plan import (
 from millstream.diff.recursive import RecursiveStage
 from millstream.diff.stages import NamedStage
 from millstream.engine.spark_errors import SPARK_ERRORS
-from millstream.engine.storage import Commit, Rows, Txn
+from millstream.engine.storage import Commit, Rows, Txn, taken_away
 from millstream.engine.worker import Scale, Worker
-from millstream.naming import quote
+from millstream.naming import CLOCK, quote
 from millstream.ops import Table
+from millstream.ops.clock import filled_in
 from millstream.refresh.fixpoint import Loop
 from millstream.refresh.inputs import BoundInput
-from millstream.refresh.stored_rows import StoredRows, taken_away
+from millstream.refresh.stored_rows import StoredRows
 from millstream.settings import Settings
 from millstream.sinks.delta import Counts, change_set, repeated, repeated_frame
+from millstream.sql.text import moment_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,12 +82,21 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Times:
+    """The time of a refresh's data, and that of the contents it starts from; the same where there are none."""
+
+    now: datetime
+    before: datetime
+
+
+@dataclass(frozen=True)
 class StageRun:
     """One stage in one refresh.
 
     Args:
         path: where its stored table lies; `version` is what it had when the refresh began.
         inputs: what it reads, by name; those in `changed` have changes.
+        times: what time it is, and what time it was for the contents so far.
         feed_rows: how many rows the change feeds hold, about.
         is_large: whether the change is too large for the driver.
     """
@@ -101,6 +113,7 @@ class StageRun:
     feed_rows: int = 0
     is_large: bool = False
     settings: Settings = field(default_factory=Settings)
+    times: Times | None = None
     sizes: dict[str, int] = field(default_factory=dict, init=False)
     """The number of rows of what the steps can read, about."""
     frames: dict[str, DataFrame] = field(default_factory=dict, init=False)
@@ -165,7 +178,7 @@ class StageRun:
         self.worker.plan_for(Scale.LARGE)
         self._show(step, Scale.LARGE)
         with self.cost.timing("compute"):
-            frame = self.worker.spark.sql(step.text(hints=False))
+            frame = self._sql(step.text(hints=False))
             return self.worker.store.replace(self.path, frame, self.txn, self.metadata)
 
     def _load_recursion(self, load: Fixpoint) -> Commit:
@@ -201,6 +214,8 @@ class StageRun:
             stored = store.read(self.path, self.version, names)
             self._bind(STORED, stored, self._counted(self.stored.num_rows))
         for name in self.named.inputs:
+            if name == CLOCK:
+                continue
             source = self.inputs[name]
             if new_name(name) in wanted:
                 rows = self._counted(store.snapshot(source.delta.path, source.new).num_rows)
@@ -310,9 +325,15 @@ class StageRun:
             self.worker.plan_for(scale)
             self._show(step, scale)
             if scale is not Scale.SMALL:
-                return self.worker.spark.sql(step.text(hints=False))
+                return self._sql(step.text(hints=False))
             tiny = frozenset(name for name in step.tables if self.sizes[name] <= MAX_SENT_ROWS)
-            return self.worker.spark.sql(step.text(hints=True, tiny=tiny))
+            return self._sql(step.text(hints=True, tiny=tiny))
+
+    def _sql(self, text: str) -> DataFrame:
+        if CLOCK in self.named.inputs:
+            assert self.times is not None
+            text = filled_in(text, moment_literal(self.times.now), moment_literal(self.times.before))
+        return self.worker.spark.sql(text)
 
 
 def _collect(frame: DataFrame) -> pa.Table:

@@ -37,7 +37,7 @@ def run_text(
         worker.bind(new_name(name), _contents(worker, compiled.sources[name], source))
     text = compiled.oracle_over({name: quote(new_name(name)) for name in compiled.sources})
     if compiled.follows_time:
-        text = bind_current_time(text, int(data_timestamp.timestamp() * 1_000_000))
+        text = bind_current_time(text, data_timestamp)
     loops, text = unrolled(text)
     for loop in loops:
         worker.bind(loop.found, _repeated(worker, loop))

@@ -31,8 +31,9 @@ from millstream.engine.storage import RangeKind, RangeSummary, Txn
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
+from millstream.naming import CLOCK
 from millstream.planner import Choice, Facts, InputFacts, Measured, choose
-from millstream.refresh.execute import Cost, Progress, StageRun, is_too_large
+from millstream.refresh.execute import Cost, Progress, StageRun, Times, is_too_large
 from millstream.refresh.fixpoint import endless, has_no_end
 from millstream.refresh.full_text import as_stored, run_text
 from millstream.refresh.inputs import BoundInput, bind_inputs
@@ -128,7 +129,7 @@ class Runner:
             before, seen = request.table, (request.paths, request.base_versions)
             if reason := self._definitions.outdated(before, request.compiled, *seen):
                 table, compiled = self._definitions.rebind(before, reason)
-                if _read_by(table) != _read_by(before):
+                if _read_by(table) != _read_by(before) or _lie_elsewhere(table, request.paths):
                     raise OtherSourcesError(str(table.name))
                 request = replace(request, table=table, compiled=compiled)
             self._definitions.watch(request.table, request.compiled, *seen)
@@ -322,6 +323,7 @@ class Runner:
         cost.rows_read += feed
         inputs = dict(plan.inputs)
         changed = {name for name, bound in inputs.items() if bound.old is not None and bound.old != bound.new}
+        changed.add(CLOCK)
         versions: dict[str, int] = {}
         counts = Counts()
         for named, stage in zip(compiled.stages, table.stages, strict=True):
@@ -343,6 +345,7 @@ class Runner:
                     feed_rows=feed,
                     is_large=large,
                     settings=self._settings,
+                    times=_times(plan),
                 )
                 append = plan.choice.action is Action.APPEND_ONLY and stage.is_public
                 try:
@@ -386,6 +389,7 @@ class Runner:
                         metadata,
                         cost,
                         settings=self._settings,
+                        times=_times(plan),
                     )
                     after = run.load().version
             versions[stage.id] = after
@@ -559,6 +563,12 @@ def _read_by(table: StreamTable) -> set[str]:
     return {d.name for d in table.definition.dependencies if d.kind in kinds}
 
 
+def _lie_elsewhere(table: StreamTable, paths: Mapping[str, str]) -> bool:
+    """Whether tables it reads were loaded anew, in another place, to be read by it."""
+    tables = [d for d in table.definition.dependencies if d.kind is SourceKind.TABLE]
+    return any(paths.get(d.name) != d.source_id for d in tables)
+
+
 def _reinit_reason(table: StreamTable) -> str | None:
     return (table.reinit_reason or "REINIT: marked for reinitialisation") if table.needs_reinit else None
 
@@ -573,6 +583,11 @@ def _txn(stage: Stage, intent: Intent) -> Txn:
 
 def _metadata(plan: _Plan) -> dict[str, object]:
     return {"frontier": plan.frontier, "action": str(plan.choice.action)}
+
+
+def _times(plan: _Plan) -> Times:
+    now, before = plan.request.data_timestamp, plan.request.table.data_timestamp
+    return Times(now, before if before is not None else now)
 
 
 def _stored_version(stage: Stage) -> int:

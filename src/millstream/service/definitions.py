@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.catalog import Catalog
+from millstream.catalog.attached import STALE, VIEWS
 from millstream.catalog.models import (
     Definition,
     Dependency,
@@ -29,7 +31,16 @@ from millstream.lake.objects import fingerprint
 from millstream.naming import TableName, quote
 from millstream.results import RefreshMode, Status
 from millstream.scheduler.schedule import Schedule
-from millstream.service.dialects import Dialect, as_written, parse_dialect, pointing_into, require_ansi
+from millstream.service.captured import CapturedTables
+from millstream.service.dialects import (
+    Dialect,
+    as_written,
+    default_dialect,
+    naming_the_dialect,
+    parse_dialect,
+    pointing_into,
+    require_ansi,
+)
 from millstream.service.notices import ChangeFeedWarning, FullRefreshWarning, NoticeWarning, tell
 from millstream.service.recorded import AsItIs, AsRecorded
 from millstream.settings import Settings
@@ -46,10 +57,23 @@ if TYPE_CHECKING:
 _OBJECTS = {SourceKind.VIEW: ObjectKind.VIEW, SourceKind.FUNCTION: ObjectKind.FUNCTION}
 
 
+# what says nothing about whether a query fits
+_PASSING = {
+    Code.DATABASE_UNREACHABLE,
+    Code.LOCK_TIMEOUT,
+    Code.SNAPSHOT_LOST,
+    Code.PRIVILEGE_MISSING,
+    Code.LAKE_UNWRITABLE,
+}
+
+
 class Definitions:
     """Stream tables as definitions: from a query to catalog entries and stored tables, and back."""
 
-    def __init__(self, lake: Lake, catalog: Catalog, workers: Workers, settings: Settings) -> None:
+    def __init__(
+        self, lake: Lake, catalog: Catalog, workers: Workers, captured: CapturedTables, settings: Settings
+    ) -> None:
+        self._captured = captured
         self._lake = lake
         self._catalog = catalog
         self._workers = workers
@@ -61,14 +85,17 @@ class Definitions:
 
     def compile(self, query: str, mode: RefreshMode, dialect: str | None = None) -> Compiled:
         """Compile a query against the lake as it is now, under the settings of the user's session."""
-        if parse_dialect(dialect) is not Dialect.SPARK:
-            return self._compile_translated(query, mode, AsItIs(self._lake, self._feed_obstacle))
+        if parse_dialect(dialect or self.default_dialect(query)) is not Dialect.SPARK:
+            with nullcontext() if dialect else naming_the_dialect():
+                return self._compile_translated(query, mode, AsItIs(self._lake, self._feed_obstacle))
         _require_query(query)
         self._lake.sync()
         worker = self._workers.here()
         worker.use(self._workers.semantics())
         _refuse_locks(query)
-        worker.analyzer.describe_text(with_union_all(query))  # errors that point into the user's own text
+        analysed = with_union_all(self._lake.analysable(query))
+        with pointing_into(query, analysed):
+            worker.analyzer.describe_text(analysed)  # errors that point into the user's own text
         sources = AsItIs(self._lake, self._feed_obstacle)
         try:
             return compile_query(query, mode, sources, worker.analyzer, self._functions(query, sources))
@@ -83,6 +110,11 @@ class Definitions:
                 hint="write it in another way, or put it into a table",
             ) from error
 
+    def default_dialect(self, query: str) -> Dialect:
+        """The dialect of a query whose dialect is not given."""
+        self._lake.sync()
+        return default_dialect(query, self._lake)
+
     def _compile_translated(
         self, query: str, mode: RefreshMode, sources: AsItIs, semantics: Mapping[str, str] | None = None
     ) -> Compiled:
@@ -93,7 +125,7 @@ class Definitions:
         require_ansi(semantics if semantics is not None else self._workers.semantics())
         translation = translate(query, sources, worker.analyzer)
         text = translation.spark_text
-        analysed = with_union_all(text)
+        analysed = with_union_all(self._lake.analysable(text))
         with pointing_into(query, text, analysed):
             worker.analyzer.describe_text(analysed)
             compiled = compile_query(text, mode, sources, worker.analyzer, self._functions(text, sources))
@@ -181,11 +213,23 @@ class Definitions:
             return None if same else "has another definition"
         if dependency.kind is SourceKind.TABLE:
             found = self._catalog.lake_object(ObjectKind.TABLE, name)
-            return "lies elsewhere" if found is not None and _place(found) != dependency.source_id else None
+            if found is not None and _place(found) != dependency.source_id:
+                return "lies elsewhere"
+            return str(found.details[STALE]) if found is not None and STALE in found.details else None
+        if name.database is not None:
+            return self._change_of_attached_view(dependency, name.database)
         found = self._catalog.lake_object(_OBJECTS[dependency.kind], name)
         if found is None:
             return "was dropped"
         return None if found.fingerprint == dependency.fingerprint else "was replaced"
+
+    def _change_of_attached_view(self, dependency: Dependency, database: str) -> str | None:
+        """By what the last tick has seen."""
+        attached = self._catalog.find_database(database)
+        seen = attached.details.get(VIEWS, {}).get(dependency.name) if attached is not None else None
+        if seen is None or seen == dependency.fingerprint:
+            return None
+        return "was replaced" if seen else "was dropped"
 
     def _is_another(self, source: Source, table: StreamTable, path: str, version: int) -> bool:
         """Whether a table was dropped and made anew, perhaps with as many commits as the old one had."""
@@ -224,8 +268,12 @@ class Definitions:
             if [c.name for c in compiled.columns] != [n for n, _ in table.definition.columns]:
                 raise MillstreamError(Code.SOURCE_CHANGED, "the query now has other output columns")
             self._refuse_cycle(table, compiled)
-            self._switch_feeds_on(compiled)
+            with self._captured.beginning(compiled.used_columns):
+                self._switch_feeds_on(compiled)
+                return self._rebound(table, compiled, reason)
         except MillstreamError as cause:
+            if cause.code in _PASSING:
+                raise
             error = MillstreamError(
                 Code.SOURCE_CHANGED,
                 f"what {table.name} reads has changed and its query no longer fits: {cause.message}",
@@ -233,6 +281,8 @@ class Definitions:
             )
             self._catalog.set_error(table.id, f"{error.code}: {error.message}")
             raise error from cause
+
+    def _rebound(self, table: StreamTable, compiled: Compiled, reason: str) -> tuple[StreamTable, Compiled]:
         stages = self._new_stages(table, compiled)
         definition = self._definition(compiled, table.definition.settings, table)
         self._catalog.recompile_stream_table(table.id, definition, stages)
@@ -280,6 +330,12 @@ class Definitions:
     def create(self, name: TableName, query: str, schedule: str, mode: RefreshMode, dialect: str | None) -> StreamTable:
         """Record a stream table with empty stored tables; it is filled by its first refresh."""
         parsed = Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds)
+        if name.database is not None:
+            raise MillstreamError(
+                Code.NAME_INVALID,
+                f"{name} is no name for a stream table",
+                hint="use name or schema.name; a stream table lives in the lake",
+            )
         self._lake.sync()
         if self._catalog.find(name) is not None:
             raise MillstreamError(
@@ -289,34 +345,42 @@ class Definitions:
             )
         self._lake.require_free(name)
         compiled = self.compile(query, mode, dialect)
-        self._switch_feeds_on(compiled)
-        stages = self._create_storage(name, compiled)
-        try:
-            table = self._catalog.create_stream_table(
-                NewStreamTable(
-                    id=new_id(),
-                    name=name,
-                    schedule=parsed.text,
-                    refresh_mode=mode,
-                    definition=self._definition(compiled, self._workers.semantics()),
-                    stages=stages,
+        with self._captured.beginning(compiled.used_columns):
+            self._switch_feeds_on(compiled)
+            stages = self._create_storage(name, compiled)
+            try:
+                table = self._catalog.create_stream_table(
+                    NewStreamTable(
+                        id=new_id(),
+                        name=name,
+                        schedule=parsed.text,
+                        refresh_mode=mode,
+                        definition=self._definition(compiled, self._workers.semantics()),
+                        stages=stages,
+                    )
                 )
-            )
-        except BaseException:
-            self._remove_storage(stages)
-            raise
+            except BaseException:
+                self._remove_storage(stages)
+                raise
         self._cache[_key(table)] = compiled
         self._lake.sync()
         _tell_about(name, compiled, mode)
         return table
 
     def redefine(
-        self, table: StreamTable, query: str, mode: RefreshMode | None = None, dialect: str | None = None
+        self,
+        table: StreamTable,
+        query: str,
+        mode: RefreshMode | None = None,
+        dialect: str | None = None,
+        *,
+        accept: Callable[[StreamTable, Compiled], None],
     ) -> StreamTable:
         """Give a stream table another query; it and its readers are reinitialised at their next refresh.
 
         Args:
             dialect: of the new query; that of the old one unless given.
+            accept: raises if the new query's result is not fit for what depends on it outside of the lake.
 
         Raises:
             MillstreamError: INCOMPATIBLE_CHANGE if the columns differ and something reads it; CYCLE.
@@ -331,7 +395,7 @@ class Definitions:
                 f"the new query has other columns, and {', '.join(map(str, readers))} read {table.name}",
                 hint="keep the names and types of the columns, or drop the readers first",
             )
-        self._switch_feeds_on(compiled)
+        accept(table, compiled)
         return self._replace(table, compiled, self._workers.semantics(), mode)
 
     def change_mode(self, table: StreamTable, mode: RefreshMode) -> StreamTable:
@@ -339,24 +403,27 @@ class Definitions:
         functions = table.definition.body["functions"]
         recorded = AsRecorded(table.definition.body)
         compiled = self._compile_again(table, mode, recorded, functions)
-        self._switch_feeds_on(compiled)
         if compiled.fingerprint == table.definition.body["fingerprint"]:
+            self._switch_feeds_on(compiled)
             return self._catalog.alter_stream_table(table.name, refresh_mode=mode)
         return self._replace(table, compiled, table.definition.settings, mode)
 
     def _replace(
         self, table: StreamTable, compiled: Compiled, semantics: Mapping[str, str], mode: RefreshMode | None
     ) -> StreamTable:
-        stages = self._new_stages(table, compiled)
-        try:
-            definition = self._definition(compiled, semantics, table)
-            updated = self._catalog.alter_stream_table(
-                table.name, refresh_mode=mode, definition=definition, stages=stages
-            )
-        except BaseException:
-            if stages is not None:
-                self._remove_storage(stages)
-            raise
+        with self._captured.beginning(compiled.used_columns):
+            self._switch_feeds_on(compiled)
+            stages = self._new_stages(table, compiled)
+            try:
+                definition = self._definition(compiled, semantics, table)
+                updated = self._catalog.alter_stream_table(
+                    table.name, refresh_mode=mode, definition=definition, stages=stages
+                )
+            except BaseException:
+                if stages is not None:
+                    self._remove_storage(stages)
+                raise
+        self._captured.end_unread(_read_by(table))
         self._cache[_key(updated)] = compiled
         self._lake.sync()
         _tell_about(table.name, compiled, mode or table.refresh_mode)
@@ -368,6 +435,7 @@ class Definitions:
         self._lake.sync()
         for table in dropped:
             self._remove_storage(table.stages)
+        self._captured.end_unread({name for table in dropped for name in _read_by(table)})
         return dropped
 
     def _refuse_cycle(self, table: StreamTable, compiled: Compiled) -> None:
@@ -394,8 +462,7 @@ class Definitions:
             dependencies.append(dependency)
         for kind, texts in ((SourceKind.VIEW, compiled.views), (SourceKind.FUNCTION, compiled.functions)):
             for name in texts:
-                found = self._catalog.lake_object(_OBJECTS[kind], TableName.parse(name))
-                mark = found.fingerprint if found else ""
+                mark = self._mark_of(kind, TableName.parse(name))
                 dependencies.append(Dependency(kind=kind, name=name, source_id=name, fingerprint=mark))
         public = compiled.layouts[-1]
         body = {
@@ -423,6 +490,12 @@ class Definitions:
             dependencies=tuple(dependencies),
             functions_used=tuple(compiled.functions),
         )
+
+    def _mark_of(self, kind: SourceKind, name: TableName) -> str:
+        if name.database is not None:  # the tick compares it with the view's text in the database
+            return fingerprint(self._lake.attached.relation(name.parts).view_text or "")
+        found = self._catalog.lake_object(_OBJECTS[kind], name)
+        return found.fingerprint if found else ""
 
     def _recorded(self, source: Source, compiled: Compiled) -> tuple[dict[str, object], Dependency]:
         name = TableName.parse(source.id)
@@ -511,6 +584,10 @@ class Definitions:
 
 def _key(table: StreamTable) -> tuple[str, str]:
     return table.id, str(table.definition.body["stamp"])
+
+
+def _read_by(table: StreamTable) -> set[str]:
+    return {d.name for d in table.definition.dependencies if d.kind is SourceKind.TABLE}
 
 
 def _place(table: LakeObject) -> str:

@@ -7,8 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 
+from millstream.catalog.models import SourceKind
 from millstream.errors import Code, MillstreamError, Position
-from millstream.lake import Compiled
+from millstream.lake import Compiled, Lake
+from millstream.naming import TableName, split_name
+from millstream.sql.postgres.references import table_names
+from millstream.sql.sources import View
+from millstream.sql.text import table_references
 
 _ANSI = "spark.sql.ansi.enabled"
 
@@ -20,18 +25,70 @@ class Dialect(StrEnum):
     POSTGRES = "postgres"
 
 
-def parse_dialect(name: str | None) -> Dialect:
-    """A dialect by its name; Spark's unless one is given.
+def parse_dialect(name: str) -> Dialect:
+    """A dialect by its name.
 
     Raises:
         MillstreamError: UNSUPPORTED_SQL.
     """
     try:
-        return Dialect((name or Dialect.SPARK).lower())
+        return Dialect(name.lower())
     except ValueError as e:
         raise MillstreamError(
             Code.UNSUPPORTED_SQL, f"the dialect {name!r} is not available", hint=f"use {' or '.join(Dialect)}"
         ) from e
+
+
+def default_dialect(query: str, lake: Lake) -> Dialect:
+    """PostgreSQL's where every table a query reads, through stream tables and views, is one of PostgreSQL's.
+
+    Raises:
+        MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
+    """
+    if not lake.catalog.databases():
+        return Dialect.SPARK
+    try:
+        names = table_names(query)
+    except MillstreamError:
+        return Dialect.SPARK
+    is_postgres = bool(names) and all(_is_of_postgres(name, lake) for name in names)
+    return Dialect.POSTGRES if is_postgres else Dialect.SPARK
+
+
+def _is_of_postgres(parts: Sequence[str], lake: Lake) -> bool:
+    found = lake.find(parts)
+    if found is None:
+        return False
+    if isinstance(found, View):
+        return all(_is_of_postgres(reference.parts, lake) for reference in table_references(found.text))
+    name = TableName.parse(found.id)
+    table = lake.catalog.find(name)
+    if table is None:
+        return name.database is not None
+    read = [d for d in table.definition.dependencies if d.kind in (SourceKind.TABLE, SourceKind.STREAM_TABLE)]
+    return bool(read) and all(
+        _is_of_postgres(split_name(d.name), lake)
+        if d.kind is SourceKind.STREAM_TABLE
+        else TableName.parse(d.name).database is not None
+        for d in read
+    )
+
+
+@contextmanager
+def naming_the_dialect() -> Iterator[None]:
+    """Errors about a query whose dialect was not given: perhaps it was meant to be Spark's."""
+    try:
+        yield
+    except MillstreamError as error:
+        if error.code not in (Code.SYNTAX_ERROR, Code.UNSUPPORTED_SQL):
+            raise
+        why = (
+            "all its tables are PostgreSQL's, so it was read as PostgreSQL's SQL: give the dialect 'spark' if it is not"
+        )
+        hint = f"{error.hint}; {why}" if error.hint else why
+        raise MillstreamError(
+            error.code, error.message, hint=hint, position=error.position, sql=error.sql
+        ) from error.__cause__
 
 
 def require_ansi(semantics: Mapping[str, str]) -> None:
@@ -59,7 +116,7 @@ def pointing_into(original: str, *translated: str) -> Iterator[None]:
     try:
         yield
     except MillstreamError as error:
-        if error.sql is None or error.sql not in translated:
+        if error.sql is None or error.sql == original or error.sql not in translated:
             raise
         raise MillstreamError(
             error.code,

@@ -13,7 +13,11 @@ from millstream.engine.worker import Workers
 from millstream.lake import Lake
 from millstream.refresh.coordinator import Coordinator
 from millstream.refresh.locks import Locks
+from millstream.refresh.serving import TableServer
+from millstream.service.captured import CapturedTables
 from millstream.service.definitions import Definitions
+from millstream.service.notices import ServingWarning, tell
+from millstream.service.serving import ServingDefinitions
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ class Engine:
         spark: SparkSession | None,
     ) -> None:
         self._owns_session = spark is None
+        self.server = TableServer(catalog, settings, root / "serving", lambda text: tell(text, ServingWarning))
         warehouse = root / "tables"
         if spark is None:
             progress("starting Spark")
@@ -45,17 +50,24 @@ class Engine:
         else:
             self.spark = adopt_session(spark, settings)
             use_lake(spark, warehouse)
+        self.workers = Workers(self.spark, settings)
+        self.captured = CapturedTables(root, catalog, self.workers, locks, settings, clock, progress)
         try:
-            self.workers = Workers(self.spark, settings)
             self.lake = Lake(root, self.spark, self.workers, catalog)
-            self.definitions = Definitions(self.lake, catalog, self.workers, settings)
-            self.coordinator = Coordinator(catalog, self.workers, locks, settings, self.definitions, clock, progress)
+            self.definitions = Definitions(self.lake, catalog, self.workers, self.captured, settings)
+            self.servings = ServingDefinitions(catalog, self.workers, self.definitions, self.server, settings)
+            self.coordinator = Coordinator(
+                catalog, self.workers, locks, settings, self.definitions, self.captured, self.server, clock, progress
+            )
             self.lake.sync()
+            self.captured.end_forgotten()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Give the session back."""
+        """Give the session and the connections to databases back."""
+        self.captured.close()
+        self.server.close()
         if self._owns_session:
             close_session(self.spark)

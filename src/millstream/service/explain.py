@@ -52,7 +52,7 @@ def _fallbacks(compiled: Compiled, mode: RefreshMode) -> tuple[tuple[str, str], 
     """The reasons for which a refresh in that mode recomputes the whole query."""
     if mode is RefreshMode.FULL:
         found = [Reason.MODE_FULL]
-    elif compiled.follows_time:
+    elif compiled.follows_time and not compiled.is_incremental:
         found = [Reason.CURRENT_TIME]
     elif not compiled.is_incremental:
         found = [Reason.NOT_INCREMENTAL]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -14,27 +14,34 @@ from millstream.catalog.models import SourceKind, StreamTable
 from millstream.engine.analyzer import explained
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.errors import Code, MillstreamError
-from millstream.naming import TableName
+from millstream.naming import TableName, split_name
 from millstream.refresh.full_text import run_text
 from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
 from millstream.refresh.locks import locks_for
 from millstream.refresh.runner import OtherSourcesError
 from millstream.refresh.verify import compare
 from millstream.results import (
+    CdcHealth,
     Explanation,
     InitiatedBy,
     RefreshMode,
     RefreshRecord,
     RefreshResult,
     RefreshStats,
+    SlotHealth,
+    SourceStatus,
     StreamTableStatus,
     VerifyResult,
 )
 from millstream.scheduler.dag import Dag
 from millstream.scheduler.schedule import Schedule
+from millstream.service.attached_reads import readable
+from millstream.service.attaching import Attaching
+from millstream.service.cdc_health import captures_of, slots_of
 from millstream.service.definitions import parse_mode, parse_status
 from millstream.service.engine import Engine
 from millstream.service.explain import explanation
+from millstream.service.serving import ServeOptions
 from millstream.service.statements import Statements
 from millstream.settings import Settings
 
@@ -88,6 +95,7 @@ class Millstream:
         self._clock: Callable[[], datetime] = utc_now
         self._catalog = Catalog.open(settings.catalog_url or root)
         self._locks = locks_for(self._catalog, root)
+        self._attaching = Attaching(self._catalog, self._locks, settings, root, lambda: self._clock())
         self._started: Engine | None = None
         self._is_closed = False
         self._starting = threading.RLock()
@@ -144,14 +152,18 @@ class Millstream:
         return Statements(self, engine.lake, self._catalog, self._settings, engine.spark).run(text)
 
     def table(self, name: str) -> DataFrame:
-        """A stream table, table or view as a DataFrame.
+        """A stream table, table or view as a DataFrame; also `shop.public.orders` of an attached database.
 
         Raises:
-            MillstreamError: UNKNOWN_TABLE.
+            MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS.
         """
-        self._engine.lake.sync()
+        lake = self._engine.lake
+        lake.sync()
         try:
-            return self.spark.table(self._engine.lake.spark_name(TableName.parse(name)))
+            parts = split_name(name)
+            if lake.attached.database(parts) is not None:
+                return self.spark.table(readable(lake, self.spark, parts))
+            return self.spark.table(lake.spark_name(TableName.parse(name)))
         except SPARK_ERRORS as e:
             raise explained(e, name) from e
 
@@ -165,19 +177,35 @@ class Millstream:
         refresh_mode: str = "AUTO",
         initialize: bool = True,
         dialect: str | None = None,
+        *,
+        serve_to: str | None = None,
+        user_triggers: str | None = None,
+        owner: str | None = None,
+        grants: Sequence[str] = (),
     ) -> None:
         """Declare a query whose result is kept up to date, and load it unless `initialize` is false.
+
+        Args:
+            dialect: `spark` or `postgres`; unless given, `postgres` where every table it reads, through stream tables
+                and views, is one of a PostgreSQL database.
+            serve_to: a table of an attached database, `database.schema.table`, that shall hold the result too; the
+                others are as for `serve_stream_table`.
 
         Raises:
             MillstreamError: NAME_TAKEN, SCHEDULE_INVALID, MODE_INVALID, UNSUPPORTED_SQL, or what else is wrong.
         """
         parsed = TableName.parse(name)
-        self._engine.definitions.create(parsed, query, schedule, parse_mode(refresh_mode), dialect)
-        if not initialize:
-            return
+        options = ServeOptions(serve_to, user_triggers, owner, tuple(grants)) if serve_to is not None else None
+        if options is not None:
+            self._engine.servings.check(options)
+        made = self._engine.definitions.create(parsed, query, schedule, parse_mode(refresh_mode), dialect)
         try:
-            self._refresh(parsed, InitiatedBy.INITIAL)
+            if options is not None:
+                self._engine.servings.declare(made, options)
+            if initialize:
+                self._refresh(parsed, InitiatedBy.INITIAL)
         except BaseException:
+            self._engine.servings.undo(made)
             self._engine.definitions.drop(parsed, cascade=False)
             raise
 
@@ -188,10 +216,11 @@ class Millstream:
         *,
         schedule: str | None = None,
         refresh_mode: str | None = None,
-        dialect: str = "spark",
+        dialect: str | None = None,
     ) -> None:
         """What CREATE OR REPLACE does to a stream table that exists: another definition under the same name."""
-        self.alter_stream_table(name, query=query, schedule=schedule, refresh_mode=refresh_mode, dialect=dialect)
+        meant = dialect or self._engine.definitions.default_dialect(query)
+        self.alter_stream_table(name, query=query, schedule=schedule, refresh_mode=refresh_mode, dialect=meant)
         self._refresh(TableName.parse(name), InitiatedBy.INITIAL)
 
     def alter_stream_table(
@@ -225,24 +254,144 @@ class Millstream:
             with self._locks.acquire([self._catalog.get(parsed).id]):  # not while it is being refreshed
                 table = self._catalog.get(parsed)
                 if query is not None:
-                    self._engine.definitions.redefine(table, query, mode, dialect)
+                    accept = self._engine.servings.refuse_other_columns
+                    self._engine.definitions.redefine(table, query, mode, dialect, accept=accept)
                 elif mode is not None and mode is not table.refresh_mode:
                     self._engine.definitions.change_mode(table, mode)
         if checked is not None or new_status is not None or (query is None and mode is None):
             self._catalog.alter_stream_table(parsed, schedule=checked, status=new_status)
 
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> None:
-        """Drop a stream table, and with `cascade` those that read it.
+        """Drop a stream table and what it is served as; with `cascade` also what reads it, here and there.
 
         Raises:
-            MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST.
+            MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST; DATABASE_UNREACHABLE if it is served there.
         """
         parsed = TableName.parse(name)
         self._catalog.get(parsed)
         readers = self.dag().downstream([str(parsed)]) if cascade else ()
         ids = [t.id for n in (str(parsed), *readers) if (t := self._catalog.find(TableName.parse(n))) is not None]
         with self._locks.acquire(ids):  # not while one of them is being refreshed
+            is_refused = not cascade and self._catalog.dependents(parsed)
+            for table_id in () if is_refused else reversed(ids):
+                if (table := self._catalog.find_by_id(table_id)) is not None:
+                    self._engine.servings.stop(table, cascade=cascade)
             self._engine.definitions.drop(parsed, cascade=cascade)
+
+    # PostgreSQL databases
+
+    def attach(self, name: str, url: str, *, cdc: str = "auto") -> None:
+        """Make the tables of a PostgreSQL database readable as `name.schema.table`.
+
+        Args:
+            url: where it is, without a password: `postgresql://user@host/database` with a passfile, `service=NAME`, or
+                `env:NAME`, a variable that holds the url.
+            cdc: how changes are captured: by `trigger`, from the `wal`, or `auto`: by triggers until the WAL can be
+                read.
+
+        Raises:
+            MillstreamError: NAME_TAKEN, NAME_INVALID, ADDRESS_INVALID, SECRET_IN_ADDRESS, DATABASE_UNREACHABLE,
+                DATABASE_UNFIT, PRIVILEGE_MISSING with the GRANTs to run.
+        """
+        self._attaching.attach(name, url, cdc)
+
+    def detach(self, name: str, *, cascade: bool = False, forget: bool = False) -> None:
+        """Remove everything millstream made in a database, and forget it.
+
+        Args:
+            cascade: drop the stream tables that read it or are served into it, too.
+            forget: leave the database as it is, e.g. because it is gone; `detach_script` is what its owner can run.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
+        """
+        database = self._attaching.get(name).name
+        for table in self._attaching.dependents(database) if cascade else ():
+            if self._catalog.find(table) is not None:  # it may have gone with one before it
+                self.drop_stream_table(str(table), cascade=True)
+        self._attaching.detach(database, forget=forget)
+
+    def detach_script(self, name: str) -> str:
+        """The SQL that removes what millstream made in a database, for its owner to run without millstream.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED.
+        """
+        return self._attaching.script(name)
+
+    def sources(self) -> list[SourceStatus]:
+        """What is captured of attached databases, how, how far and how stale it is."""
+        return self._attaching.sources()
+
+    def slot_health(self) -> list[SlotHealth]:
+        """The replication slots of attached databases that are captured by their WAL, with the tables read from each.
+
+        Raises:
+            MillstreamError: DATABASE_UNREACHABLE.
+        """
+        return slots_of(self._catalog)
+
+    def check_cdc_health(self) -> list[CdcHealth]:
+        """The captured tables: how each is captured, how far behind that is, and what is wrong.
+
+        Raises:
+            MillstreamError: DATABASE_UNREACHABLE.
+        """
+        return captures_of(self._catalog)
+
+    # Serving
+
+    def serve_stream_table(
+        self,
+        name: str,
+        to: str,
+        *,
+        user_triggers: str | None = None,
+        owner: str | None = None,
+        grants: Sequence[str] = (),
+    ) -> None:
+        """Have a stream table's result also as a real table of an attached database, from now on.
+
+        Args:
+            to: `database.schema.table`, of which nothing is there yet.
+            user_triggers: `auto` lets triggers that users put on it fire, `off` keeps them from firing; by default the
+                setting of that name.
+            owner: a role that shall own it, of which ours is a member.
+            grants: roles that may read it, or PUBLIC.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED, NAME_TAKEN, PRIVILEGE_MISSING, SERVE_FAILED, DATABASE_UNREACHABLE.
+        """
+        options = ServeOptions(to, user_triggers, owner, tuple(grants))
+        table = self._catalog.get(TableName.parse(name))
+        with self._locks.acquire([table.id]):
+            table = self._catalog.get(table.name)
+            self._engine.servings.declare(table, options)
+            if not table.is_populated or table.public_stage.version is None:
+                return  # its first refresh serves it
+            try:
+                self._engine.server.serve(table, self._engine.workers.here().store)
+            except BaseException:
+                self._engine.servings.undo(table)
+                raise
+
+    def is_served_as(self, name: str, to: str) -> bool:
+        """Whether a stream table is served under a name."""
+        return self._engine.servings.is_served_as(self._catalog.get(TableName.parse(name)), to)
+
+    def stop_serving(self, name: str, *, cascade: bool = False, keep_table: bool = False) -> None:
+        """Drop the table a stream table is served as.
+
+        Args:
+            cascade: drop the views that read it there, too.
+            keep_table: leave it to its users as it is; also the way out if its database is no more.
+
+        Raises:
+            MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
+        """
+        table = self._catalog.get(TableName.parse(name))
+        with self._locks.acquire([table.id]):
+            self._engine.servings.stop(table, cascade=cascade, keep_table=keep_table)
 
     # Refreshing
 

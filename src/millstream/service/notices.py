@@ -14,8 +14,16 @@ class ChangeFeedWarning(MillstreamWarning):
     """A source table was altered so that it records its changes."""
 
 
+class CaptureWarning(MillstreamWarning):
+    """Some writes to a captured table are not seen unless its owner does something; the text says what."""
+
+
 class FullRefreshWarning(MillstreamWarning):
     """A stream table can only be recomputed; the text says why."""
+
+
+class ServingWarning(MillstreamWarning):
+    """A served table has triggers that its users should know about."""
 
 
 class NoticeWarning(MillstreamWarning):
@@ -25,6 +33,7 @@ class NoticeWarning(MillstreamWarning):
 def tell(sentence: str, category: type[MillstreamWarning]) -> None:
     """Warn, pointing at the line outside millstream that made the call."""
     depth, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("millstream."):
+    ours = ("millstream.", "contextlib")  # the latter calls us back at the edges of a `with` block
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(ours):
         depth, frame = depth + 1, frame.f_back
     warnings.warn(sentence, category, stacklevel=depth)

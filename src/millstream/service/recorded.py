@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from millstream.lake import Lake
@@ -39,7 +40,7 @@ class AsItIs:
             now = {c.name.lower(): c for c in columns}
             before = [name.lower() for name, _ in self._recorded[found.id]["columns"]]
             columns = tuple(now[name] for name in before if name in now)
-        return Source(found.id, columns, found.obstacle or self._obstacle(found.id))
+        return replace(found, columns=columns, obstacle=found.obstacle or self._obstacle(found.id))
 
     def view_texts(self, query: str) -> list[str]:
         """The texts of all views a query reads, directly or not."""

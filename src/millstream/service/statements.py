@@ -15,11 +15,15 @@ from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Lake
 from millstream.naming import DEFAULT_SCHEMA, TableName
+from millstream.service.attached_reads import with_readable_tables
+from millstream.service.dialects import pointing_into
 from millstream.settings import Settings
 from millstream.sql.statements import (
     AlterStreamTable,
+    AttachDatabase,
     CreateStreamTable,
     DescribeStreamTable,
+    DetachDatabase,
     DropStreamTable,
     Effect,
     ExplainStreamTable,
@@ -64,6 +68,8 @@ class Statements:
             ShowStreamTables: self._show,
             DescribeStreamTable: self._describe,
             ExplainStreamTable: self._explain,
+            AttachDatabase: self._attach,
+            DetachDatabase: self._detach,
             Other: self._spark_statement,
         }
         return handlers[type(statement)](statement)
@@ -77,14 +83,30 @@ class Statements:
         schedule, mode = s.schedule or "1m", s.refresh_mode or "AUTO"
         with _pointing_into(text, s.query, s.query_offset):
             if exists and s.or_replace:
-                self._facade.replace_stream_table(str(s.name), s.query, schedule=schedule, refresh_mode=mode)
+                self._facade.replace_stream_table(
+                    str(s.name), s.query, schedule=schedule, refresh_mode=mode, dialect=s.dialect
+                )
+                if s.serve_to is not None and not self._facade.is_served_as(str(s.name), s.serve_to):
+                    self._facade.serve_stream_table(str(s.name), s.serve_to)
             else:
                 self._facade.create_stream_table(
-                    str(s.name), s.query, schedule=schedule, refresh_mode=mode, initialize=not s.with_no_data
+                    str(s.name),
+                    s.query,
+                    schedule=schedule,
+                    refresh_mode=mode,
+                    initialize=not s.with_no_data,
+                    dialect=s.dialect,
+                    serve_to=s.serve_to,
                 )
         return self._said(f"{s.name} created")
 
     def _alter(self, s: AlterStreamTable, text: str) -> DataFrame:
+        if s.serve_to is not None:
+            self._facade.serve_stream_table(str(s.name), s.serve_to)
+            return self._said(f"{s.name} is served as {s.serve_to}")
+        if s.stop_serving:
+            self._facade.stop_serving(str(s.name), cascade=s.cascade, keep_table=s.keep_table)
+            return self._said(f"{s.name} is not served")
         with _pointing_into(text, s.query, s.query_offset):
             self._facade.alter_stream_table(
                 str(s.name),
@@ -92,6 +114,7 @@ class Statements:
                 schedule=s.set_schedule,
                 refresh_mode=s.set_refresh_mode,
                 status=s.set_status,
+                dialect=s.dialect,
             )
         return self._said(f"{s.name} altered")
 
@@ -141,6 +164,7 @@ class Statements:
             ("# Schedule", table.schedule),
             ("# Reads", ", ".join(d.name for d in table.definition.dependencies)),
             ("# Data timestamp", str(table.data_timestamp)),
+            ("# Served as", next((v.name for v in self._catalog.servings() if v.table_id == table.id), None)),
             ("# Dialect", table.definition.dialect),
             ("# Query", table.definition.original_query),
         ]
@@ -148,6 +172,14 @@ class Statements:
 
     def _explain(self, s: ExplainStreamTable) -> DataFrame:
         return self._frame([(str(self._facade.explain(str(s.name))),)], "plan string")
+
+    def _attach(self, s: AttachDatabase) -> DataFrame:
+        self._facade.attach(s.name, s.address, cdc=s.cdc)
+        return self._said(f"{s.name} attached")
+
+    def _detach(self, s: DetachDatabase) -> DataFrame:
+        self._facade.detach(s.name, cascade=s.cascade)
+        return self._said(f"{s.name} detached")
 
     def _said(self, text: str) -> DataFrame:
         return self._frame([(text,)], "status string")
@@ -161,6 +193,7 @@ class Statements:
         self._lake.sync()
         if s.effect not in _HARMLESS:
             self._refuse_stored_files(s)
+        self._refuse_attached(s)
         if s.kind == "SCHEMA":
             return self._schema_statement(s)
         targets = [(t, name) for t in s.targets if (name := self._lake.resolve(t.parts)) and not s.temporary]
@@ -177,10 +210,12 @@ class Statements:
 
     def _run(self, s: Other) -> DataFrame:
         self._refuse_other_lakes(s)
-        try:
-            return self._spark.sql(s.text)
-        except SPARK_ERRORS as e:
-            raise explained(e, s.text) from e
+        text = with_readable_tables(s, self._lake, self._spark)
+        with pointing_into(s.text, text):
+            try:
+                return self._spark.sql(text)
+            except SPARK_ERRORS as e:
+                raise explained(e, text) from e
 
     def _refuse_other_lakes(self, s: Other) -> None:
         """Of several lakes open in one process only the first has its schemas under their own names."""
@@ -240,6 +275,26 @@ class Statements:
                     sql=s.text,
                     hint="change what the stream table reads",
                 )
+
+    def _refuse_attached(self, s: Other) -> None:
+        """What lies in an attached database is changed there, and its name is no schema of the lake."""
+        if s.effect in _HARMLESS or s.temporary:
+            return
+        for target in (*s.targets, *((s.renamed_to,) if s.renamed_to is not None else ())):
+            parts = target.parts if s.kind != "SCHEMA" else (*target.parts, "")
+            database = self._lake.attached.database(parts)
+            if database is None:
+                continue
+            if s.kind == "SCHEMA" and s.verb == "CREATE":
+                code, hint = Code.NAME_TAKEN, "choose another name for the schema"
+                message = f"{database.name} is an attached database"
+            else:
+                code, hint = (
+                    Code.ATTACHED_READ_ONLY,
+                    f"run it in the database itself; DETACH {database.name} detaches it",
+                )
+                message = f"{s.verb} on {target}, which lies in the attached database {database.name}"
+            raise MillstreamError(code, message, position=target.position, sql=s.text, hint=hint)
 
     def _refuse_stream_table(self, s: Other, target: Target, name: TableName) -> None:
         if s.kind == "FUNCTION" or self._catalog.find(name) is None:

@@ -26,6 +26,7 @@ from millstream.sql.clauses import refuse_query_clauses
 from millstream.sql.context import Context, Ctes, Lowered, Outer, UncarriedError
 from millstream.sql.from_clause import renamed
 from millstream.sql.group import with_known_aggregates
+from millstream.sql.one_moment import at_one_moment
 from millstream.sql.parse import parse_query
 from millstream.sql.recursion import RecursiveCte, references, refuse_later_ones
 from millstream.sql.select import Select
@@ -45,7 +46,7 @@ def lower(query: exp.Query, sql: str, sources: Sources, analyzer: Analyzer) -> L
     """
     context = Context(sql, sources, analyzer)
     try:
-        result = _Lowering(context).query(with_known_aggregates(query), {})
+        result = _Lowering(context).query(_readable(query), {})
     except UncarriedError as error:
         what = "a subquery that refers to the query around it in this place"
         raise unsupported(what, query, sql, "write it as a join") from error
@@ -60,7 +61,7 @@ class _Lowering:
     context: Context
 
     def view(self, text: str) -> Lowered:
-        return _Lowering(self.context.inside_view(text)).query(with_known_aggregates(parse_query(text)), {})
+        return _Lowering(self.context.inside_view(text)).query(_readable(parse_query(text)), {})
 
     def query(self, node: exp.Expr, ctes: Ctes, outer: Outer | None = None) -> Lowered:
         if isinstance(node, exp.Query):
@@ -205,6 +206,11 @@ class _Lowering:
                 fresh = Column(self.context.namer.fresh(column.name), type_)
                 items.append(Item(cast(col(column.name), type_), fresh))
         return Project(relation, tuple(items))
+
+
+def _readable(query: exp.Query) -> exp.Query:
+    """The query with one name for what has several."""
+    return at_one_moment(with_known_aggregates(query))
 
 
 def _strict(outer: Outer | None, node: exp.Query) -> Outer | None:

@@ -79,6 +79,15 @@ def parse_query(text: str, dialect: str = "spark") -> exp.Query:
     return trees[0]
 
 
+def parse_anything(text: str) -> exp.Expr | None:
+    """One statement of Spark's as a tree; None for what the parser does not look into."""
+    try:
+        trees = [t for t in sqlglot.parse(text, dialect=_Spark4) if t is not None]
+    except (ParseError, TokenError):
+        return None
+    return trees[0] if len(trees) == 1 and not isinstance(trees[0], exp.Command) else None
+
+
 def print_query(query: exp.Query) -> str:
     """A query of Spark's as text again."""
     return query.sql(dialect=_Spark4, comments=False)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError, Position
+from millstream.sql.moving_days import is_moving_day, moving_day
 from millstream.sql.parse import position_of, position_of_words
 from millstream.sql.ways_out import WAYS_OUT
 
 
 def refuse_in_every_mode(tree: exp.Query, sql: str) -> None:
-    """Refuse locks, random samples and fixed versions of tables.
+    """Refuse locks, random samples, fixed versions of tables, and words like 'today' for a date.
 
     Raises:
-        MillstreamError: UNSUPPORTED_SQL.
+        MillstreamError: UNSUPPORTED_SQL or VOLATILE_FUNCTION.
     """
     for node in tree.walk():
         if locks := node.args.get("locks"):
@@ -26,6 +27,8 @@ def refuse_in_every_mode(tree: exp.Query, sql: str) -> None:
             message = "a stream table cannot read a fixed version of a table"
             hint = "read the table as it is, or copy the version you want into a table"
             raise _refusal(message, hint, position_of(node), sql)
+        if is_moving_day(node):
+            raise moving_day(node.this.name, sql, node)
 
 
 def _refusal(message: str, hint: str, position: Position | None, sql: str) -> MillstreamError:

@@ -15,26 +15,33 @@ from millstream.ops import Column
 class Source:
     """A table or stream table that a query may read: its identity in frontiers, its columns, and why its changes cannot
     be read, if so.
+
+    `unreadable` says of columns why no query may use them; they have the type void, so that the others can be used.
     """
 
     id: str
     columns: tuple[Column, ...]
     obstacle: str | None = None
+    unreadable: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view of the lake: its text stands in for its name."""
+    """A view of the lake, or of an attached database: its text stands in for its name.
+
+    `columns` are known of the latter, which Spark cannot be asked about.
+    """
 
     id: str
     text: str
+    columns: tuple[Column, ...] | None = None
 
 
 class Sources(Protocol):
     """Looks up the tables and views of a lake."""
 
     def find(self, parts: Sequence[str]) -> Source | View | None:
-        """The object of that one- or two-part name."""
+        """The object of that name, of one to three parts."""
 
 
 class Analyzer(Protocol):

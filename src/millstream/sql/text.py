@@ -5,15 +5,19 @@ Working on the text, not on a tree printed again, keeps every literal and functi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from sqlglot import TokenType, exp
 from sqlglot.dialects import Spark
 
 from millstream.naming import quote
-from millstream.sql.parse import parse_query
+from millstream.sql.parse import parse_anything, parse_query
 from millstream.sql.validate import is_current_time
+
+_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?:(?:EXTENDED|CODEGEN|COST|FORMATTED)\s+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class TableReference:
 
 def table_references(text: str) -> tuple[TableReference, ...]:
     """The tables a query reads, in the order they stand there; names of CTEs are not among them."""
-    found = [_reference(table) for table in _real_tables(parse_query(text))]
+    found = [_reference(table) for table in real_tables(parse_query(text))]
     return tuple(sorted(found, key=lambda r: r.start))
 
 
@@ -38,21 +42,43 @@ def exchange_tables(text: str, replacement: Callable[[TableReference], str]) -> 
     >>> exchange_tables("SELECT orders.id FROM orders", lambda r: "v1")
     'SELECT orders.id FROM v1 AS `orders`'
     """
-    changes = [(start, end, "") for start, end in _schemas_of_columns(text)]
-    for reference in table_references(text):
+    return _exchanged(text, parse_query(text), replacement)
+
+
+def exchange_tables_read(text: str, replacement: Callable[[TableReference], str | None]) -> str:
+    """Replace tables that any statement reads; None leaves one as it is, as does a statement nobody can look into.
+
+    >>> exchange_tables_read("INSERT INTO a SELECT * FROM b", lambda r: "v1" if r.parts == ("b",) else None)
+    'INSERT INTO a SELECT * FROM v1 AS `b`'
+    """
+    explain = _EXPLAIN.match(text)
+    head, rest = (text[: explain.end()], text[explain.end() :]) if explain else ("", text)
+    tree = parse_anything(rest)
+    return head + _exchanged(rest, tree, replacement) if tree is not None else text
+
+
+def _exchanged(text: str, tree: exp.Expr, replacement: Callable[[TableReference], str | None]) -> str:
+    changes: list[tuple[int, int, str]] = []
+    unnamed: set[tuple[str, ...]] = set()
+    for table in real_tables(tree):
+        reference = _reference(table)
         new = replacement(reference)
-        if not reference.has_alias:
+        if new is None:
+            continue
+        if not reference.has_alias and not isinstance(table.parent, exp.Describe | exp.Cache):
             new += f" AS {quote(reference.parts[-1])}"
+            unnamed.add(tuple(p.lower() for p in reference.parts))
         changes.append((reference.start, reference.end, new))
+    changes += [(start, end, "") for start, end in _schemas_of_columns(tree, unnamed)]
     for start, end, new in sorted(changes, reverse=True):
         text = text[:start] + new + text[end:]
     return text
 
 
-def _schemas_of_columns(text: str) -> Iterator[tuple[int, int]]:
+def _schemas_of_columns(tree: exp.Expr, tables: set[tuple[str, ...]]) -> Iterator[tuple[int, int]]:
     """Where `schema.` stands in `schema.table.column`: only the table's alias is known once it is exchanged."""
-    tables = {tuple(p.lower() for p in r.parts) for r in table_references(text) if len(r.parts) > 1 and not r.has_alias}
-    for column in parse_query(text).find_all(exp.Column):
+    tables = {t for t in tables if len(t) > 1}
+    for column in tree.find_all(exp.Column):
         parts = [part.name.lower() for part in column.parts]
         for table in tables:
             if len(parts) > len(table) and tuple(parts[: len(table)]) == table:
@@ -75,7 +101,8 @@ def uses_current_time(text: str) -> bool:
     return any(is_current_time(node) for node in parse_query(text).walk())
 
 
-def _real_tables(tree: exp.Query) -> Iterator[exp.Table]:
+def real_tables(tree: exp.Expr) -> Iterator[exp.Table]:
+    """The tables in a tree, without the names of its CTEs."""
     for table in tree.find_all(exp.Table):
         if isinstance(table.this, exp.Identifier) and not _names_a_cte(table):
             yield table
@@ -111,34 +138,51 @@ _TIMESTAMP_WORDS = {"current_timestamp", "now"}
 _DATE_WORDS = {"current_date", "curdate"}
 
 
-def bind_current_time(text: str, micros: int) -> str:
-    """Replace functions of the current time by the time of a refresh, given in microseconds since 1970.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-    >>> bind_current_time("SELECT now(), 'now()' FROM t", 5)
-    "SELECT TIMESTAMP_MICROS(5), 'now()' FROM t"
+
+def moment_literal(moment: datetime) -> str:
+    """A moment as a constant of Spark's SQL, whatever the session's time zone.
+
+    >>> moment_literal(EPOCH + timedelta(seconds=1))
+    'TIMESTAMP_MICROS(1000000)'
+    """
+    return f"TIMESTAMP_MICROS({(moment - EPOCH) // timedelta(microseconds=1)})"
+
+
+def bind_current_time(text: str, moment: datetime) -> str:
+    """Replace functions of the current time by the time of a refresh.
+
+    >>> bind_current_time("SELECT now(), 'now()' FROM t", EPOCH)
+    "SELECT TIMESTAMP_MICROS(0), 'now()' FROM t"
+    >>> bind_current_time("SELECT `now`(), t.current_date, a AS current_date, current_date FROM t", EPOCH)
+    'SELECT TIMESTAMP_MICROS(0), t.current_date, a AS current_date, CAST(TIMESTAMP_MICROS(0) AS DATE) FROM t'
     """
     tokens = Spark().tokenize(text)
     for i in range(len(tokens) - 1, -1, -1):
-        replacement = _time_literal(tokens[i].text.lower(), micros)
+        replacement = _time_literal(tokens[i].text.lower(), moment_literal(moment))
         called = [t.text for t in tokens[i + 1 : i + 3]] == ["(", ")"]
-        if replacement is None or tokens[i].token_type in {TokenType.STRING, TokenType.IDENTIFIER}:
+        if replacement is None or tokens[i].token_type is TokenType.STRING:
             continue
-        if not called and tokens[i].text.lower() not in _WITHOUT_PARENTHESES:
+        # the name of a column, or of an alias
+        is_name = tokens[i].token_type is TokenType.IDENTIFIER or (i > 0 and tokens[i - 1].token_type in _BEFORE_NAMES)
+        if not called and (is_name or tokens[i].text.lower() not in _WITHOUT_PARENTHESES):
             continue
         end = tokens[i + 2].end if called else tokens[i].end
         text = text[: tokens[i].start] + replacement + text[end + 1 :]
     return text
 
 
+_BEFORE_NAMES = {TokenType.DOT, TokenType.ALIAS}
+# the last as the parser prints it; to Spark it would be a column
 _WITHOUT_PARENTHESES = {"current_timestamp", "current_date", "localtimestamp"}
 
 
-def _time_literal(word: str, micros: int) -> str | None:
-    now = f"TIMESTAMP_MICROS({micros})"
+def _time_literal(word: str, now: str) -> str | None:
     if word in _TIMESTAMP_WORDS:
         return now
     if word in _DATE_WORDS:
         return f"CAST({now} AS DATE)"
     if word == "localtimestamp":
         return f"CAST({now} AS TIMESTAMP_NTZ)"
-    return str(micros // 1_000_000) + "L" if word == "unix_timestamp" else None
+    return f"UNIX_TIMESTAMP({now})" if word == "unix_timestamp" else None

@@ -41,13 +41,13 @@ def invalid(what: str, node: exp.Expr, sql: str, hint: str | None = None) -> Mil
 
 
 def depends_on_time(name: str, node: exp.Expr, sql: str) -> MillstreamError:
-    """A VOLATILE_FUNCTION error for a function of the current time."""
+    """A VOLATILE_FUNCTION error for a function of the current time that is not computed from a refresh's."""
     return MillstreamError(
         Code.VOLATILE_FUNCTION,
-        f"{name} depends on the current time, so that the result changes although no source does",
+        f"{name} is not the time of a refresh's data, by which changes are followed",
         position=position_of(node) or position_of_words(name.upper(), sql),
         sql=sql,
-        hint=f"join with a table of one row that holds the time, and update that; {RECOMPUTE}",
+        hint=f"compute it from CURRENT_TIMESTAMP(); {RECOMPUTE}",
     )
 
 

@@ -25,9 +25,10 @@ from millstream.ops import (
     Window,
     walk,
 )
+from millstream.ops.clock import tells_time
 from millstream.sql.sources import Analyzer
 from millstream.sql.typing import empty
-from millstream.sql.unsupported import volatile
+from millstream.sql.unsupported import unsupported, volatile
 from millstream.sql.window_calls import scalar_parts
 
 # Spark counts these as deterministic, since they are fixed within one query.
@@ -75,9 +76,13 @@ CONTEXT_NAMES = {
 }
 
 
+# Those of them that are not computed from the time of a refresh.
+_UNBOUND_TIME = (exp.CurrentDatetime, exp.CurrentTime, exp.Localtime)
+
+
 def volatile_call(expression: exp.Expr) -> exp.Expr | None:
-    """The first call whose result is not a function of its arguments, by name."""
-    return next((n for n in expression.walk() if is_current_time(n) or _name(n) in CONTEXT_NAMES), None)
+    """The first call, by name, whose result is neither a function of its arguments nor of the time of a refresh."""
+    return next((n for n in expression.walk() if isinstance(n, _UNBOUND_TIME) or _name(n) in CONTEXT_NAMES), None)
 
 
 def is_current_time(node: exp.Expr) -> bool:
@@ -92,9 +97,12 @@ def validate(relation: Relation, sql: str, analyzer: Analyzer) -> None:
     """Refuse what would make a delta wrong.
 
     Raises:
-        MillstreamError: VOLATILE_FUNCTION or UNSUPPORTED_TYPE.
+        MillstreamError: VOLATILE_FUNCTION, UNSUPPORTED_SQL or UNSUPPORTED_TYPE.
     """
     for node in walk(relation):
+        if isinstance(node, Aggregate | Window) and any(tells_time(i.expression) for i in node.calls):
+            what, hint = "the current time as a parameter of an aggregate or window function", "write a constant"
+            raise unsupported(what, node.calls[0].expression, sql, hint)
         calling = [e for e in _expressions(node) if isinstance(e, exp.Expression) and e.find(exp.Func)]
         if calling and not analyzer.is_scalar(_inputs(node), calling):
             culprit = next((e for e in calling if not analyzer.is_scalar(_inputs(node), [e])), calling[0])
@@ -138,5 +146,5 @@ def _expressions(node: Relation) -> Iterator[exp.Expr]:
 
 def _name(node: exp.Expr) -> str:
     if isinstance(node, exp.Anonymous):
-        return str(node.this).lower()
+        return node.name.lower()
     return node.sql_name().lower() if isinstance(node, exp.Func) else ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from millstream.ops import Column, Item, Project, Relation, Window
+from millstream.ops.clock import tells_time
 from millstream.ops.expressions import add_columns, col
 from millstream.sql.aggregates.aggregation import name_of
 from millstream.sql.context import Context
@@ -71,6 +72,7 @@ class Windows:
 
     def build(self) -> Relation:
         """The input with a column for each call."""
+        self._compute_times()
         relation, partitions = self._with_partitions()
         groups: dict[frozenset[str], list[tuple[exp.Window, str]]] = {}
         for call, name in self.calls:
@@ -103,6 +105,22 @@ class Windows:
         items = [Item(e, Column(fresh("partition"), t.type)) for e, t in zip(computed, types, strict=True)]
         relation = Project(self.input, add_columns(self.input, items)) if items else self.input
         return relation, {i.expression: i.column.name for i in items}
+
+    def _compute_times(self) -> None:
+        """Let each part of a call that asks for the current time be a column of the input."""
+        parts = (part for call, _ in self.calls for part in scalar_parts(call) if not isinstance(part, exp.Column))
+        timed = list(dict.fromkeys(part for part in parts if tells_time(part)))
+        if not timed:
+            return
+        types = typed(self.context.analyzer, self.input, timed)
+        fresh = self.context.namer.fresh
+        items = [Item(e, Column(fresh("timed"), t.type)) for e, t in zip(timed, types, strict=True)]
+        columns = {i.expression: i.column.name for i in items}
+        self.calls = [
+            (map_parts(call, lambda e: col(columns[e]) if e in columns else e.copy()), name)
+            for call, name in self.calls
+        ]
+        self.input = Project(self.input, add_columns(self.input, items))
 
     def _typed(self, relation: Relation, calls: Sequence[tuple[exp.Window, str]]) -> tuple[Item, ...]:
         types = {c.name: c.type for c in relation.columns}

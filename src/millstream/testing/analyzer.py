@@ -23,8 +23,13 @@ _SPARK_TYPES = {
     "FLOAT": "float",
     "BOOLEAN": "boolean",
     "DATE": "date",
+    "TIMESTAMP": "timestamp_ntz",
+    "TIMESTAMP WITH TIME ZONE": "timestamp",
     '"NULL"': "int",  # DuckDB has no column of the type of NULL either
 }
+
+
+_DUCK_TYPES = {"timestamp": "TIMESTAMPTZ", "timestamp_ntz": "TIMESTAMP"}
 
 
 def _spark_type(type_: str) -> str:
@@ -79,4 +84,4 @@ def duck_type(type_: str) -> str:
     """A type of Spark's as DuckDB spells it."""
     if type_.startswith("array<"):
         return duck_type(type_[len("array<") : -1]) + "[]"
-    return re.sub("string", "VARCHAR", type_)
+    return _DUCK_TYPES.get(type_) or re.sub("string", "VARCHAR", type_)

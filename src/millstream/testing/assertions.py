@@ -24,6 +24,7 @@ def assert_follows(query: str, tables: Tables, scenario: Scenario, oracle: str |
     assert_exact(table, "load")
     for number, step in enumerate(scenario.steps, start=1):
         table.change(step.changes)
+        table.pass_time(step.hours)
         if not step.refreshes and number < len(scenario.steps):
             continue
         if number % 2 and table.can_append():

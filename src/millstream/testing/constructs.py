@@ -157,6 +157,9 @@ CONSTRUCTS: dict[str, Examples] = {
     ),
     "What is not a function of the rows": (
         ("the current time", "SELECT a FROM w WHERE day > CURRENT_DATE"),
+        ("the current time as a column", "SELECT a, DATEDIFF(CURRENT_DATE, day) AS age FROM w"),
+        ("the current time in HAVING", "SELECT a FROM w GROUP BY a HAVING MAX(day) > CURRENT_DATE"),
+        ("the time of day", "SELECT a FROM w WHERE CURRENT_TIME() > x"),
         ("a random number", "SELECT a, RAND() AS r FROM t"),
         ("the session's user", "SELECT a, CURRENT_USER() AS r FROM t"),
         ("TABLESAMPLE", "SELECT a FROM t TABLESAMPLE (10 PERCENT)"),

@@ -10,6 +10,7 @@ import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 import duckdb
@@ -39,9 +40,11 @@ from millstream.diff.recursive import RecursiveStage
 from millstream.diff.rules import RULES
 from millstream.diff.stages import PUBLIC, NamedStage, split
 from millstream.ops import Column, Relation, render
+from millstream.ops.clock import NOW, at, filled_in
 from millstream.ops.render import to_sql
 from millstream.ops.standalone import standalone
 from millstream.sql.lower import lower
+from millstream.sql.one_moment import at_one_moment
 from millstream.sql.parse import parse_query
 from millstream.sql.rewrites import rewrite
 from millstream.sql.validate import validate
@@ -52,6 +55,7 @@ Schema = tuple[tuple[str, tuple[Column, ...]], ...]
 Batch = Mapping[str, Sequence[tuple[Row, int]]]
 
 MAX_RECURSION = 200
+START = datetime(2024, 1, 1, 1)
 
 assert RULES, "the rules register themselves when they are imported"
 
@@ -64,6 +68,7 @@ def shared_connection() -> duckdb.DuckDBPyConnection:
     # at once, and neither fill the memory nor the disk.
     db.execute("CREATE MACRO raise_error(message) AS error(message)")
     db.execute("SET threads = 1; PRAGMA disable_optimizer; SET memory_limit = '1GB'; SET temp_directory = ''")
+    db.execute("SET TimeZone = 'UTC'")
     return db
 
 
@@ -101,7 +106,14 @@ def _compile(query: str, tables: Schema) -> DuckPlan:
     validate(relation, query, analyzer)
     # where SQL leaves the result open, the oracle is the query as the operators close it
     oracle = standalone(relation) if lowered.open_results else tree
-    return DuckPlan(query, split(relation), to_sql(oracle, "duckdb"))
+    return DuckPlan(query, split(relation), oracle_text(oracle))
+
+
+def oracle_text(query: exp.Query) -> str:
+    """A query in DuckDB's SQL, the current time a parameter."""
+    timed = at(at_one_moment(query), NOW)
+    assert isinstance(timed, exp.Query)
+    return to_sql(timed, "duckdb")
 
 
 @dataclass
@@ -121,8 +133,11 @@ class DuckStreamTable:
     """How the last refresh computed the change of recursions."""
     at_once: bool = False
     """How the next refresh looks stored rows up; see `KeyedStage.steps`."""
+    now: datetime = START
+    """What time it is."""
 
     def __post_init__(self) -> None:
+        self.before = self.now
         self.plan = compile_query(self.query, self.tables)
         read = {name for named in self.stages for name in named.inputs}
         self.rows: dict[str, Counter[Row]] = {name: Counter() for name in self.tables if name in read}
@@ -146,6 +161,10 @@ class DuckStreamTable:
                 self.rows[name][row] += weight
             assert all(n >= 0 for n in self.rows[name].values()), f"the test removes rows of {name} that are not there"
 
+    def pass_time(self, hours: int) -> None:
+        """Move the time of the next refresh; a clock that is set right may also go back."""
+        self.now += timedelta(hours=hours)
+
     # Refreshes
 
     def load(self) -> None:
@@ -160,20 +179,21 @@ class DuckStreamTable:
         for named in self.stages:
             self._load(named)
             self._execute([_bind_stage(named)])
-        self.pending = {name: [] for name in self.rows}
+        self._done()
 
     def refresh(self) -> None:
         """An incremental refresh of all stages from the pending changes."""
         self.steps_run, self.strategies = [], []
         changed = {name for name, rows in self.pending.items() if rows}
         self._execute([text for name in changed for text in self._bind_source(name)])
+        changed.add(naming.CLOCK)
         for named in self.stages:
             if steps := self.plan.steps(named, frozenset(changed), self.at_once):
                 self._run(named, steps)
                 self._execute(_apply(named, [step.name for step in steps]))
                 changed.add(named.name)
         self.at_once = not self.at_once  # the next one takes the other way
-        self.pending = {name: [] for name in self.rows}
+        self._done()
 
     def can_append(self) -> bool:
         """Whether the pending changes can only add rows to the result."""
@@ -190,8 +210,11 @@ class DuckStreamTable:
             script = [text for name in changed for text in self._bind_source(name)]
             script += [_create(NET, _sql(named.stage.additions(changed).relation)), _append(named)]
             self._execute(script)
-        self.pending = {name: [] for name in self.rows}
+        self._done()
         self.steps_run = []
+
+    def _done(self) -> None:
+        self.before, self.pending = self.now, {name: [] for name in self.rows}
 
     def _load(self, named: NamedStage) -> None:
         load = named.stage.load()
@@ -295,10 +318,15 @@ class DuckStreamTable:
 
     def _execute(self, script: Sequence[str]) -> None:
         if script:
-            self.db.execute(";\n".join(script))
+            self.db.execute(self._timed(";\n".join(script)))
 
     def _fetch(self, text: str) -> list[Any]:
-        return self.db.execute(text).fetchall()
+        return self.db.execute(self._timed(text)).fetchall()
+
+    def _timed(self, text: str) -> str:
+        """A text with its parameters filled in; a script cannot have any."""
+        now, before = (f"TIMESTAMPTZ '{moment.isoformat()}+00'" for moment in (self.now, self.before))
+        return filled_in(text, now, before, "duckdb")
 
 
 def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:

@@ -12,7 +12,18 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.diff import anti_join, bag, inner_join, keyed, linear, outer_join, partition, recursive, semi_join
+from millstream.diff import (
+    anti_join,
+    bag,
+    current_time,
+    inner_join,
+    keyed,
+    linear,
+    outer_join,
+    partition,
+    recursive,
+    semi_join,
+)
 from millstream.diff.aggregate import algebraic, extremum, rescan, wide_sum
 from millstream.diff.rules import RULES, STRATEGIES
 
@@ -29,7 +40,7 @@ HEADINGS = (
 )
 STAGES = (bag, keyed, partition, recursive)
 FAMILIES = (algebraic, wide_sum, extremum, rescan)
-MODULES = (linear, inner_join, outer_join, semi_join, anti_join, *STAGES, *FAMILIES)
+MODULES = (linear, current_time, inner_join, outer_join, semi_join, anti_join, *STAGES, *FAMILIES)
 
 _NOTE = "<!-- written by python -m millstream.testing.operator_docs from the module's docstring -->"
 

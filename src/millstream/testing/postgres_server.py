@@ -38,10 +38,13 @@ class Server:
     Args:
         settings: lines of postgresql.conf.
         binaries: where `postgres` and `initdb` are, if not the wheel's.
+        primary: a server that this one is to be a standby of.
     """
 
-    def __init__(self, settings: dict[str, str] | None = None, binaries: Path | None = None) -> None:
-        self._binaries = binaries or _wheel_binaries()
+    def __init__(
+        self, settings: dict[str, str] | None = None, binaries: Path | None = None, primary: Server | None = None
+    ) -> None:
+        self.binaries: Path = binaries or (primary.binaries if primary else _wheel_binaries())
         self._user = "pgserver" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
         if self._user is not None:
             _ensure_user(self._user)
@@ -49,7 +52,11 @@ class Server:
         if self._user is not None:
             shutil.chown(self.home, self._user)
         self.data = self.home / "data"
-        self._run("initdb", "-D", str(self.data), "-U", _SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-sync", "-N")
+        if primary is None:
+            self._run("initdb", "-D", str(self.data), "-U", _SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-sync", "-N")
+        else:
+            at = ("-h", str(primary.home), "-U", _SUPERUSER)
+            self._run("pg_basebackup", "-D", str(self.data), *at, "-R", "-c", "fast", "--no-sync")
         lines = [f"{k} = {v}" for k, v in {**_SETTINGS, **(settings or {})}.items()]
         with (self.data / "postgresql.conf").open("a") as conf:
             conf.write("\n".join([*lines, f"unix_socket_directories = '{self.home}'", ""]))
@@ -100,7 +107,7 @@ class Server:
     def _run(self, program: str, *arguments: str) -> None:
         with tempfile.TemporaryFile("w+") as output:  # a pipe would stay open in the server, and we would wait for it
             done = subprocess.run(
-                [str(self._binaries / program), *arguments],
+                [str(self.binaries / program), *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 user=self._user,

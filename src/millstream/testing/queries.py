@@ -32,19 +32,19 @@ class From:
 
 
 @st.composite
-def queries(draw: st.DrawFn, tables: Tables, *, least: int = 3, most: int = 5) -> str:
+def queries(draw: st.DrawFn, tables: Tables, *, least: int = 3, most: int = 5, tells_time: bool = False) -> str:
     """Random queries of three to five operators, scans not counted."""
-    return make_query(Choices.drawn(draw), tables, least=least, most=most)
+    return make_query(Choices.drawn(draw), tables, least=least, most=most, tells_time=tells_time)
 
 
-def make_query(choices: Choices, tables: Tables, *, least: int = 3, most: int = 5) -> str:
+def make_query(choices: Choices, tables: Tables, *, least: int = 3, most: int = 5, tells_time: bool = False) -> str:
     """A query of the given choices, of that many operators."""
-    return _Builder(choices, tables).query(choices.number(least, most))
+    return _Builder(choices, tables, tells_time=tells_time).query(choices.number(least, most))
 
 
 class _Builder:
-    def __init__(self, choices: Choices, tables: Tables) -> None:
-        self._choices, self._scalars = choices, Scalars(choices)
+    def __init__(self, choices: Choices, tables: Tables, *, tells_time: bool) -> None:
+        self._choices, self._scalars = choices, Scalars(choices, tells_time)
         self._pick, self._chance, self._some = choices.pick, choices.chance, choices.some
         self._bases = [
             From(name, tuple(Col(c.name, KINDS[c.type]) for c in columns), _BASE_ROWS)

@@ -12,6 +12,8 @@ KINDS = {"int": "int", "bigint": "big", "string": "str", "decimal(10,2)": "dec"}
 
 _NUMERIC = {"int", "big", "dec"}
 _LITERALS = {"int": ("1", "2", "0"), "big": ("1", "2", "3"), "str": ("'x'", "'y'"), "dec": ("1.50", "2.25")}
+# a number that changes with time, and is not too rare among the others
+_HOUR = "CAST(HOUR(CURRENT_TIMESTAMP()) % 4 AS INT)"
 _COMPARISONS = ("=", "<>", "<", ">=", "<=>")
 
 
@@ -25,9 +27,10 @@ class Col:
 
 @dataclass(frozen=True)
 class Scalars:
-    """Makes expressions of the given choices."""
+    """Makes expressions of the given choices; those that tell the time change without their columns changing."""
 
     choices: Choices
+    tells_time: bool = False
 
     def expression(self, column: Col, columns: Sequence[Col]) -> Col:
         """An expression of the column's kind, or a comparison."""
@@ -36,7 +39,7 @@ class Scalars:
             return column
         if self.choices.chance(5):
             return Col(f"({self.predicate(columns)})", "bool")
-        literal = self.choices.pick(_LITERALS.get(kind, ("TRUE", "FALSE")))
+        literal = self.choices.pick(self._literals(kind))
         forms = [f"COALESCE({text}, {literal})", f"CASE WHEN {self.predicate(columns)} THEN {text} ELSE {literal} END"]
         if kind in _NUMERIC:
             forms += [f"{text} + {literal}", f"{text} - {self.of_kind(kind, columns)}", f"{text} * 2", f"ABS({text})"]
@@ -47,7 +50,7 @@ class Scalars:
     def of_kind(self, kind: str, columns: Sequence[Col]) -> str:
         """A column of the kind, else a literal."""
         fitting = [c.text for c in columns if c.kind == kind]
-        return self.choices.pick(fitting or _LITERALS[kind])
+        return self.choices.pick(fitting or self._literals(kind))
 
     def predicate(self, columns: Sequence[Col], depth: int = 1) -> str:
         """A condition on one row."""
@@ -62,7 +65,7 @@ class Scalars:
         comparison = f"{column.text} {self.choices.pick(_COMPARISONS)}"
         if self.choices.chance(4):
             return f"{comparison} {self.of_kind(column.kind, columns)}"
-        literals = _LITERALS[column.kind]
+        literals = self._literals(column.kind)
         if self.choices.chance(5):
             return f"{column.text} IN ({', '.join(literals)})"
         return f"{comparison} {self.choices.pick(literals)}"
@@ -104,6 +107,10 @@ class Scalars:
         if not self.choices.chance(5):
             return call
         return Col(f"{call.text} FILTER (WHERE {self.predicate(columns)})", call.kind)
+
+    def _literals(self, kind: str) -> Sequence[str]:
+        literals = _LITERALS.get(kind, ("TRUE", "FALSE"))
+        return (_HOUR, *literals, _HOUR) if self.tells_time and kind == "int" else literals
 
 
 def _meet(left: Col, right: Col) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -32,18 +33,22 @@ _DOMAINS: dict[str, tuple[Any, ...]] = {
     "int": (1, 2, 3, None),
     "bigint": (1, 2, 5, None),
     "string": ("x", "y", None),
+    "timestamp": (*(datetime(2024, 1, 1, hour) for hour in (0, 1, 2, 5)), datetime(2024, 1, 2), None),
+    "date": (date(2024, 1, 1), date(2024, 1, 2), None),
     "decimal(10,2)": (Decimal("1.50"), Decimal("2.25"), Decimal("-0.75"), None),
 }
 _KINDS = ("insert", "delete", "update", "insert", "delete", "update", "many", "purge", "noop", "touch", "all")
 _MOST = 2**16 - 1
+_HOURS = (1, 0, 2, 4, 24, -1)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A batch of changes, and whether a refresh follows at once or the next batch comes first."""
+    """A batch of changes, whether a refresh follows at once or the next batch comes first, and how time passes."""
 
     changes: Mapping[str, Weighted]
     refreshes: bool
+    hours: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,15 +60,21 @@ class Scenario:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, tables: Tables, *, max_rows: int = 7, max_steps: int = 4) -> Scenario:
+def scenarios(
+    draw: st.DrawFn, tables: Tables, *, max_rows: int = 7, max_steps: int = 4, time_passes: bool = False
+) -> Scenario:
     """Random initial rows and batches of inserts, updates and deletes on several tables at once."""
-    return make_scenario(Choices.drawn(draw), tables, max_rows=max_rows, max_steps=max_steps)
+    choices = Choices.drawn(draw)
+    return make_scenario(choices, tables, max_rows=max_rows, max_steps=max_steps, time_passes=time_passes)
 
 
-def make_scenario(choices: Choices, tables: Tables, *, max_rows: int = 7, max_steps: int = 4) -> Scenario:
+def make_scenario(
+    choices: Choices, tables: Tables, *, max_rows: int = 7, max_steps: int = 4, time_passes: bool = False
+) -> Scenario:
     """A scenario of the given choices.
 
-    Without a refresh between them batches make one big step, with one after each many small ones.
+    Without a refresh between them batches make one big step, with one after each many small ones. Where time passes,
+    there are also steps in which nothing else happens.
     """
     contents: dict[str, Counter[Row]] = {}
     initial: dict[str, Weighted] = {}
@@ -73,10 +84,11 @@ def make_scenario(choices: Choices, tables: Tables, *, max_rows: int = 7, max_st
     steps: list[Step] = []
     for _ in range(choices.number(1, max_steps)):
         changes: dict[str, Weighted] = {}
-        for _ in range(choices.number(1, 5)):
+        for _ in range(choices.number(0 if time_passes else 1, 5)):
             name = choices.pick(list(tables))
             changes.setdefault(name, []).extend(_change(tables[name], contents[name], choices.number(0, _MOST)))
-        steps.append(Step(changes, refreshes=choices.chance(2)))
+        hours = choices.pick(_HOURS) if time_passes else 0
+        steps.append(Step(changes, refreshes=choices.chance(2), hours=hours))
     return Scenario(initial, steps)
 
 

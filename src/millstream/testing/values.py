@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -40,6 +40,8 @@ def _literal(value: object) -> str:
             return str(value)
         case float():
             return repr(value)
+        case datetime():
+            return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
         case date():
             return f"DATE '{value.isoformat()}'"
     return "'" + str(value).replace("'", "''") + "'"

@@ -1,5 +1,6 @@
 """Delta tables behind one small interface: Spark's way and the direct way, with equal results."""
 
+from millstream.engine.storage.finding import Finder, taken_away, telling
 from millstream.engine.storage.lookup import MAX_FOUND, has_exact_equality
 from millstream.engine.storage.model import (
     CHANGE,
@@ -18,6 +19,7 @@ from millstream.engine.storage.model import (
 )
 from millstream.engine.storage.places import PLACE_COLUMNS
 from millstream.engine.storage.store import DeltaStore
+from millstream.engine.storage.zset import comparable, difference, netted, weighted
 
 __all__ = [
     "CHANGE",
@@ -31,10 +33,17 @@ __all__ = [
     "Changes",
     "Commit",
     "DeltaStore",
+    "Finder",
     "RangeKind",
     "RangeSummary",
     "Rows",
     "Snapshot",
     "Txn",
+    "comparable",
+    "difference",
     "has_exact_equality",
+    "netted",
+    "taken_away",
+    "telling",
+    "weighted",
 ]

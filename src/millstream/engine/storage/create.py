@@ -61,7 +61,7 @@ def create_directly(root: Path, schema: StructType, properties: Mapping[str, str
     """Write version 0; False if there is a table already."""
     (root / LOG_DIRECTORY).mkdir(parents=True, exist_ok=True)
     schema_string = delta_schema_string(schema)
-    ntz = ["timestampNtz"] if "timestamp_ntz" in schema_string else []
+    ntz = ntz_features(schema_string)
     actions = [
         commit_info("CREATE TABLE", -1, {}, {}),
         {
@@ -84,3 +84,8 @@ def create_directly(root: Path, schema: StructType, properties: Mapping[str, str
         },
     ]
     return put_if_absent(root, 0, actions)
+
+
+def ntz_features(schema_string: str) -> list[str]:
+    """The table features that a schema's types need."""
+    return ["timestampNtz"] if "timestamp_ntz" in schema_string else []

@@ -72,6 +72,30 @@ def commit_rows(
     return Commit(outcome, new_rows.num_rows, removed.num_rows if removed is not None else 0)
 
 
+def commit_contents(
+    log: TableLog, root: Path, state: TableState, rows: pa.Table, txn: Txn, metadata: Mapping[str, object]
+) -> Commit:
+    """Replace the table's rows by others that are on the driver.
+
+    Raises:
+        MillstreamError: `COMMIT_CONFLICT` where the table moved on.
+    """
+    schema = arrow_schema_of(state.metadata.schema_string)
+    draft = Draft(root, state)
+    with draft.kept_if_committed() as keep:
+        for old in state.files.values():
+            draft.remove(old)
+        if rows.num_rows:
+            draft.add_new(write_data(root, conformed(rows, schema, rows.num_rows), stats_columns(state)))
+        metrics = {"numFiles": draft.num_new_files, "numOutputRows": rows.num_rows}
+        info = commit_info("WRITE", state.version, metrics, metadata, mode="Overwrite")
+        outcome = commit_next(log, root, state, txn, [info, txn_action(txn), *draft.actions], changes_nothing)
+        if isinstance(outcome, Commit):
+            return outcome
+        keep()
+    return Commit(outcome, rows.num_rows)
+
+
 def _folded(root: Path, state: TableState, dead: DeadRows, schema: pa.Schema, new_rows: int) -> dict[str, pa.Table]:
     """The live rows of the files this commit folds, by the files' paths."""
     counted = [(f, f.num_records - _num_dead(f, dead)) for f in state.files.values() if f.num_records is not None]

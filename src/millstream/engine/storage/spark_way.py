@@ -61,9 +61,17 @@ def create(spark: SparkSession, path: str, schema: StructType, properties: Mappi
 
 
 def write(
-    spark: SparkSession, path: str, rows: Rows, schema: StructType, mode: str, txn: Txn, metadata: Mapping[str, object]
+    spark: SparkSession,
+    path: str,
+    rows: Rows,
+    schema: StructType,
+    mode: str,
+    txn: Txn,
+    metadata: Mapping[str, object],
+    *,
+    is_change: bool = True,
 ) -> None:
-    """Append to the table or replace its contents, in one commit."""
+    """Append to the table or replace its contents, in one commit; it may say that no row changed by that."""
     frame = as_frame(spark, rows, schema).select(*(naming.quote(f.name) for f in schema.fields))
     with conflicts_told(path):
         (
@@ -72,8 +80,17 @@ def write(
             .option("txnAppId", txn.app_id)
             .option("txnVersion", txn.version)
             .option("userMetadata", json.dumps(metadata, separators=(",", ":"), sort_keys=True))
+            .option("dataChange", str(is_change).lower())
             .save(path)
         )
+
+
+def widen(spark: SparkSession, path: str, have: StructType, wanted: StructType) -> None:
+    """Give the table those columns of `wanted` that it lacks."""
+    new = [f for f in wanted.fields if f.name not in have.names]
+    if new:
+        columns = ", ".join(f"{naming.quote(f.name)} {f.dataType.simpleString()}" for f in new)
+        spark.sql(f"ALTER TABLE {table(path)} ADD COLUMNS ({columns})")
 
 
 def as_frame(spark: SparkSession, rows: Rows, schema: StructType) -> DataFrame:

@@ -28,13 +28,15 @@ _NEW, _OLD = (INSERT, POSTIMAGE), (DELETE, PREIMAGE)
 
 def fits(frame: Rows | None, state: TableState) -> bool:
     """Whether a DataFrame has the table's columns in the table's types, so that its files can be the table's."""
-    if not isinstance(frame, DataFrame):
-        return True
+    return not isinstance(frame, DataFrame) or has_types(frame, spark_schema(state.metadata.schema_string))
+
+
+def has_types(frame: DataFrame, schema: StructType) -> bool:
+    """Whether a DataFrame has the columns of `schema` in its types, and we can write them."""
     try:
-        have = arrow_schema(frame.schema)
+        have, wanted = arrow_schema(frame.schema), arrow_schema(schema)
     except UnsupportedTypeError:
         return False
-    wanted = arrow_schema_of(state.metadata.schema_string)
     return all(f.name in have.names and have.field(f.name).type == f.type for f in wanted)
 
 

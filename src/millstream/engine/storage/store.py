@@ -156,14 +156,30 @@ class DeltaStore:
 
     def rows_at(self, path: str, version: int, places: pa.Table) -> DataFrame | None:
         """The rows at places that `find` gave, as `read_located` gives them; `None` if it takes Spark to read them."""
+        rows = self.arrow_at(path, version, places)
+        if rows is None:
+            return None
+        fields = [StructField(f.name, f.dataType, nullable=True) for f in _schema(self._state(path, version)).fields]
+        return self._spark.createDataFrame(rows, schema=StructType([*fields, *POSITION_SCHEMA.fields]))
+
+    def arrow_at(self, path: str, version: int, places: pa.Table) -> pa.Table | None:
+        """The same, on the driver."""
         state, root = self._state(path, version), self._direct_root(path)
         assert root is not None, "find gave the places"
-        fields = [StructField(f.name, f.dataType, nullable=True) for f in _schema(state).fields]
         try:
-            rows = rows_at(root, arrow_schema(StructType(fields)), places)
+            return rows_at(root, arrow_schema_of(state.metadata.schema_string), places)
         except UnreadableFileError:
             return None
-        return self._spark.createDataFrame(rows, schema=StructType([*fields, *POSITION_SCHEMA.fields]))
+
+    def rows(self, path: str, version: int, max_rows: int) -> pa.Table | None:
+        """All rows on the driver; `None` if there are more than `max_rows`, or if it takes Spark to read them."""
+        state, root = self._state(path, version), self._direct_root(path)
+        if root is None or state.num_rows is None or state.num_rows > max_rows or not _is_plain(root, state):
+            return None
+        try:
+            return driver_scan(root, state, arrow_schema_of(state.metadata.schema_string), located=False)
+        except (UnreadableVectorError, UnreadableFileError, UnsupportedTypeError):
+            return None
 
     def is_small(self, path: str, version: int) -> bool:
         """Whether `read_located` gives rows that are on the driver, without a scan."""
@@ -222,6 +238,10 @@ class DeltaStore:
             schema = StructType([*schema.fields, *POSITION_SCHEMA.fields])
         return self._spark.createDataFrame(rows, schema=schema)
 
+    def frame(self, rows: Rows, schema: StructType) -> DataFrame:
+        """Rows for Spark to read, of the types of `schema`."""
+        return spark_way.as_frame(self._spark, rows, schema)
+
     # Writing
 
     def create(
@@ -252,9 +272,9 @@ class DeltaStore:
             elif not create_directly(root, schema, wanted):
                 raise _taken(path)
 
-    def replace(self, path: str, frame: DataFrame, txn: Txn, metadata: Mapping[str, object]) -> Commit:
-        """Replace the contents by those of `frame`, in one commit; readers never see an empty table."""
-        return self._writer(path).write(frame, txn, metadata, replace=True)
+    def replace(self, path: str, rows: Rows, txn: Txn, metadata: Mapping[str, object]) -> Commit:
+        """Replace the contents by other rows, in one commit; readers never see an empty table."""
+        return self._writer(path).write(rows, txn, metadata, replace=True)
 
     def append(self, path: str, rows: Rows, txn: Txn, metadata: Mapping[str, object]) -> Commit:
         """Add rows."""
@@ -267,6 +287,16 @@ class DeltaStore:
             MillstreamError: `COMMIT_CONFLICT` if the table moved on since `change.expected_version`.
         """
         return self._writer(path).apply(change, txn, metadata)
+
+    def widen(self, path: str, schema: StructType, rows: Rows, txn: Txn, metadata: Mapping[str, object]) -> Commit:
+        """Give a table of ours more columns; who reads the old ones sees no change.
+
+        Args:
+            schema: the table's columns, and the new ones.
+            rows: in the old columns the same as the table's: the caller warrants it.
+        """
+        check_names(schema)
+        return self._writer(path).widen(schema, rows, txn, metadata)
 
     def enable_change_data_feed(self, path: str) -> int:
         """Switch the change data feed on; returns the version from which changes are recorded."""

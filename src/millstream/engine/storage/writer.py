@@ -15,18 +15,20 @@ from millstream.engine.storage.checkpoint import is_due, write_checkpoint
 from millstream.engine.storage.commit import already_done, changes_nothing, conflict, writing
 from millstream.engine.storage.compaction import compact, files_to_rewrite
 from millstream.engine.storage.deletion_vector import UnreadableVectorError
-from millstream.engine.storage.direct_commit import commit_rows
+from millstream.engine.storage.direct_commit import commit_contents, commit_rows
 from millstream.engine.storage.features import marks_rows, writing_obstacle
 from millstream.engine.storage.log_files import LogGoneError
 from millstream.engine.storage.model import ChangeSet, Commit, Rows, Txn
 from millstream.engine.storage.scan import scan_obstacle
 from millstream.engine.storage.schema import spark_schema
-from millstream.engine.storage.staged_commit import commit_changes, commit_frame, fits
+from millstream.engine.storage.staged_commit import commit_changes, commit_frame, fits, has_types
 from millstream.engine.storage.table_log import TableLog, TableState
+from millstream.engine.storage.widen import commit_wider
 from millstream.errors import Code, MillstreamError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Metadata = Mapping[str, object]
 
@@ -71,7 +73,9 @@ class TableWriter:
                 spark_way.write(self.spark, self.path, rows, schema, mode, txn, metadata)
                 return self._made_by_spark(txn)
             with writing(self.path):
-                if isinstance(rows, pa.Table) and not replace:
+                if isinstance(rows, pa.Table) and replace:
+                    made = commit_contents(self.log, root, state, rows, txn, metadata)
+                elif isinstance(rows, pa.Table):
                     made = commit_rows(self.log, root, state, None, rows, txn, metadata)
                 else:
                     frame = spark_way.as_frame(self.spark, rows, spark_schema(state.metadata.schema_string))
@@ -96,6 +100,21 @@ class TableWriter:
             except UnreadableVectorError:  # another engine's; Delta's reader knows more formats
                 return self._apply_by_spark(state, change, txn, metadata)
             return _checkpointed(root, state, made) if made else None
+
+    def widen(self, schema: StructType, rows: Rows, txn: Txn, metadata: Metadata) -> Commit:
+        """Give the table more columns, and rows that are the table's in the old ones."""
+        with _lock_of(self.path):
+            state = self.log.state()
+            if done := already_done(self.log, state, txn):
+                return done
+            root = self._direct_root(state)
+            if root is None or not (isinstance(rows, pa.Table) or has_types(rows, schema)):
+                spark_way.widen(self.spark, self.path, spark_schema(state.metadata.schema_string), schema)
+                spark_way.write(self.spark, self.path, rows, schema, "overwrite", txn, metadata, is_change=False)
+                return self._made_by_spark(txn)
+            with writing(self.path):
+                made = commit_wider(self.log, root, state, schema, rows, txn, metadata)
+            return _checkpointed(root, state, made)
 
     def compact(self) -> int:
         """Rewrite small files and files with many dead rows; returns the table's version."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from millstream.errors import Code, MillstreamError
 
 _VARIABLE = "env:"
-_SECRETS = ("password", "sslpassword")
+_SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Address:
             if given.get(key):
                 raise MillstreamError(
                     Code.SECRET_IN_ADDRESS,
-                    "the address holds a password, which would be stored and printed",
+                    "the address holds a password or a key, which would be stored and printed",
                     hint="put the whole url into an environment variable and give env:NAME, or keep the password in a "
                     "passfile (~/.pgpass) or a service file (service=NAME)",
                 )
@@ -63,6 +63,20 @@ class Address:
             )
         _parsed(value)
         return make_conninfo(value)
+
+    def __str__(self) -> str:
+        return self.reference
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedAddress(Address):
+    """All that it takes to connect from another process or machine, secrets included: for memory only."""
+
+    secret: str = field(repr=False)
+
+    def conninfo(self) -> str:
+        """What libpq connects with."""
+        return self.secret
 
     def __str__(self) -> str:
         return self.reference

@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from millstream.errors import Code, MillstreamError
-from millstream.sources.postgres.address import Address
+from millstream.sources.postgres.address import Address, ResolvedAddress
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -29,23 +29,41 @@ MIN_SERVER_VERSION = 140_000
 """PostgreSQL 14: ranges of ctid are scanned as such, and logical messages can be decoded."""
 
 
-def connect(address: Address, *, replication: bool = False) -> Connection:
+def connect(address: Address, *, replication: bool = False, for_users: bool = False) -> Connection:
     """A new connection in autocommit mode.
+
+    Args:
+        for_users: with the role's own settings, as triggers of users expect them.
 
     Raises:
         MillstreamError: DATABASE_UNREACHABLE, ADDRESS_INVALID.
     """
     info: dict[str, Any] = dict(conninfo_to_dict(address.conninfo()))
-    settings = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
-    info["options"] = f"{info['options']} {settings}" if info.get("options") else settings
+    if not for_users:
+        settings = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
+        info["options"] = f"{info['options']} {settings}" if info.get("options") else settings
     info.setdefault("connect_timeout", _CONNECT_SECONDS)
     info.setdefault("application_name", "millstream")
+    info["client_encoding"] = "UTF8"  # whatever the database's own is: COPY and the WAL come as bytes
     if replication:
         info["replication"] = "database"
     try:
         return psycopg.connect(make_conninfo(**info), autocommit=True)
     except psycopg.OperationalError as e:
         raise unreachable(address, e) from None
+
+
+def resolved(address: Address, connection: Connection, application_name: str = "millstream") -> ResolvedAddress:
+    """The address as an open connection found it: what came from variables, passfiles and service files is in it."""
+    found: dict[str, Any] = dict(connection.info.get_parameters())
+    for key in ("service", "servicefile", "passfile", "options", "client_encoding"):
+        found.pop(key, None)
+    given = conninfo_to_dict(address.conninfo())
+    if given.get("options"):
+        found["options"] = given["options"]
+    if connection.info.password:
+        found["password"] = connection.info.password
+    return ResolvedAddress(address.reference, make_conninfo(**{**found, "application_name": application_name}))
 
 
 def unreachable(address: Address, error: psycopg.Error) -> MillstreamError:

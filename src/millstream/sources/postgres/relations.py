@@ -34,7 +34,7 @@ class PgColumn:
         base: the type behind a domain, or the type itself, printed with its modifiers.
         base_oid: its oid; of an enum or composite type no fixed one.
         type_kind: `b`ase, `e`num, `c`omposite, `r`ange, `m`ultirange, `d`omain.
-        element: the type of an array's elements, printed; None for what is no array.
+        element: the type of an array's elements, behind a domain too, printed; None for what is no array.
         generated: `s`tored, `v`irtual, or empty.
         labels: an enum's labels in their order.
     """
@@ -115,23 +115,27 @@ WHERE c.relkind IN ('r', 'p', 'f', 'm', 'v') AND n.nspname NOT LIKE 'pg\\_%%' AN
 
 _COLUMNS = """
 SELECT a.attrelid::bigint, a.attnum::int, a.attname, format_type(a.atttypid, a.atttypmod),
-       format_type(b.oid, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END), b.oid::bigint,
-       b.typtype::text, CASE WHEN b.typelem <> 0 AND b.typcategory = 'A' THEN format_type(e.oid, a.atttypmod) END,
-       CASE WHEN b.typelem <> 0 AND b.typcategory = 'A' THEN e.typtype::text END,
+       format_type(b.oid, b.modifier), b.oid::bigint, b.typtype::text,
+       CASE WHEN b.is_array THEN format_type(e.oid, e.modifier) END, CASE WHEN b.is_array THEN e.typtype::text END,
        a.attnotnull, a.attgenerated::text, CASE WHEN a.attcollation <> 0 THEN
          (SELECT CASE WHEN l.collname = 'default' THEN NULL ELSE l.collname END
           FROM pg_collation l WHERE l.oid = a.attcollation) END,
        ARRAY(SELECT m.enumlabel::text FROM pg_enum m
              WHERE m.enumtypid = CASE WHEN b.typtype = 'e' THEN b.oid ELSE e.oid END ORDER BY m.enumsortorder)
 FROM pg_attribute a
-JOIN pg_type t ON t.oid = a.atttypid
 JOIN LATERAL (
-  WITH RECURSIVE down AS (
-    SELECT t.oid, t.typtype, t.typbasetype
-    UNION ALL SELECT d.oid, d.typtype, d.typbasetype FROM pg_type d JOIN down ON down.typbasetype = d.oid
-  ) SELECT y.* FROM pg_type y JOIN down ON down.oid = y.oid WHERE y.typtype <> 'd'
+  WITH RECURSIVE down AS (  -- a domain may be of a domain; the innermost one has the modifiers
+    SELECT a.atttypid AS oid, a.atttypmod AS modifier
+    UNION ALL SELECT d.typbasetype, d.typtypmod FROM down JOIN pg_type d ON d.oid = down.oid WHERE d.typtype = 'd'
+  ) SELECT y.oid, y.typtype, y.typelem, y.typelem <> 0 AND y.typcategory = 'A' AS is_array, down.modifier
+    FROM pg_type y JOIN down ON down.oid = y.oid WHERE y.typtype <> 'd'
 ) b ON true
-LEFT JOIN pg_type e ON e.oid = b.typelem
+LEFT JOIN LATERAL (
+  WITH RECURSIVE down AS (
+    SELECT b.typelem AS oid, b.modifier
+    UNION ALL SELECT d.typbasetype, d.typtypmod FROM down JOIN pg_type d ON d.oid = down.oid WHERE d.typtype = 'd'
+  ) SELECT y.oid, y.typtype, down.modifier FROM pg_type y JOIN down ON down.oid = y.oid WHERE y.typtype <> 'd'
+) e ON b.is_array
 WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 """
@@ -167,17 +171,27 @@ def find_relation(connection: Connection, name: str, schema: str | None = None) 
     query = _FOUND + " AND lower(c.relname) = lower(%s)" + (" AND lower(n.nspname) = lower(%s)" if schema else "")
     rows = connection.execute(query, [name, schema] if schema else [name]).fetchall()
     said = f"{schema}.{name}" if schema else name
-    if len(rows) > 1:  # names that differ only by their case: the exact one wins
-        rows = [r for r in rows if r[2] == name and (schema is None or r[1] == schema)] or rows
     if not rows:
         raise MillstreamError(Code.UNKNOWN_TABLE, f"the database has no table or view {said} that you may see")
     if len(rows) > 1:
+        is_case = len({(r[1].lower(), r[2].lower()) for r in rows}) == 1
         raise MillstreamError(
             Code.NAME_AMBIGUOUS,
             f"{said} may be {' or '.join(sorted(f'{r[1]}.{r[2]}' for r in rows))}",
-            hint="write the schema too",
+            hint="names must differ by more than their case: rename one of them" if is_case else "write the schema too",
         )
     return _relations(connection, rows)[0]
+
+
+def find_named(connection: Connection, schema: str, name: str, *, any_case: bool = False) -> Relation | None:
+    """The table or view of exactly that schema and name, or, in any case of letters, the only one."""
+    if any_case:
+        try:
+            return find_relation(connection, name, schema)
+        except MillstreamError:
+            return None
+    rows = connection.execute(_FOUND + " AND c.relname = %s AND n.nspname = %s", [name, schema]).fetchall()
+    return next(iter(_relations(connection, rows)), None)
 
 
 def read_relations(connection: Connection, oids: list[int]) -> dict[int, Relation]:

@@ -487,7 +487,7 @@ _CURRENT: dict[type[exp.Expr], tuple[str, t.Type]] = {
 }
 _TWO = {"this", "expression"}
 _RULES: dict[type[exp.Expr], tuple[Callable[..., Value], set[str]]] = {
-    exp.Column: (Expressions.column, {"this", "table", "db"}),
+    exp.Column: (Expressions.column, {"this", "table", "db", "catalog"}),
     exp.Literal: (Expressions.literal, {"this", "is_string"}),
     exp.ByteString: (Expressions.escape_string, {"this"}),
     exp.RawString: (lambda _, n: unknown_literal(n.this), {"this"}),

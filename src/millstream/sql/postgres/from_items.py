@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millstream.errors import Code
-from millstream.naming import quote
+from millstream.naming import quote, split_name
 from millstream.sql.postgres import series as rows
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import unify
@@ -112,11 +112,8 @@ class FromClause:
 
     def _table(self, node: exp.Table) -> str:
         for name, value in node.args.items():
-            if name not in {"this", "db", "alias"} and value:
-                what = {"sample": "TABLESAMPLE", "catalog": "a name of three parts", "only": "ONLY"}.get(
-                    name, name.upper()
-                )
-                raise RefusalError(what)
+            if name not in {"this", "db", "catalog", "alias"} and value:
+                raise RefusalError({"sample": "TABLESAMPLE", "only": "ONLY"}.get(name, name.upper()))
         parts = tuple(folded(p) for p in node.parts)
         columns = self._scope.ctes.get(parts[0]) if len(parts) == 1 else None
         if columns is None:
@@ -130,13 +127,19 @@ class FromClause:
         if found is None:
             hint = "create it first, or check the spelling"
             raise wrong(f"there is no table {'.'.join(parts)}", node, self._translator.sql, Code.UNKNOWN_TABLE, hint)
-        if isinstance(found, View):
+        if isinstance(found, View) and found.columns is not None:
+            described = found.columns
+        elif isinstance(found, View):
             table = exp.to_table(".".join(map(quote, parts)), dialect="spark")
             described = self._translator.analyzer.describe(exp.select("*").from_(table))
         else:
             assert isinstance(found, Source)
             described = found.columns
-        return tuple(Output(c.name.lower(), t.from_spark(c.type) or t.Type(c.type)) for c in described)
+        # the columns of an attached database have PostgreSQL's own names: "Total" is another one than total
+        is_attached = len(split_name(found.id)) == 3
+        names = [c.name if is_attached else c.name.lower() for c in described]
+        types = [t.from_spark(c.type) or t.Type(c.type) for c in described]
+        return tuple(Output(name, type_) for name, type_ in zip(names, types, strict=True))
 
     def _lateral(self, node: exp.Lateral, *, is_first: bool) -> str:
         if node.args.get("view") or node.args.get("outer"):

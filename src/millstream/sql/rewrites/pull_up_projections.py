@@ -4,7 +4,8 @@
 alone, a change of v would be joined with the subquery's old contents, which is the whole of t joined with the whole
 of u.
 
-A relation that is read in several places (a CTE) stays one, so that its delta is computed once.
+A relation that is read in several places (a CTE) stays one, so that its delta is computed once. But a row of constants,
+as in `WITH p AS (SELECT now() - INTERVAL 1 DAY AS since)`, is not joined at all: its values stand where they are used.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from millstream.ops import Filter, InnerJoin, Item, Project, Relation
-from millstream.ops.expressions import col, substitute
+from millstream.ops import Filter, InnerJoin, Item, OneRow, Project, Relation
+from millstream.ops.expressions import ONE, col, substitute
 from millstream.ops.walk import occurrences, with_children
 from millstream.sql.conditions import conjuncts, filtered
 
@@ -37,11 +38,17 @@ def pull_up_projections(relation: Relation) -> Relation:
     def visit(node: Relation) -> Relation:
         if node not in done:
             rebuilt = with_children(node, tuple(visit(child) for child in node.children))
-            mergeable = [_is_own_join(child, counts) for child in node.children]
-            done[node] = _merged(rebuilt, mergeable) if isinstance(rebuilt, InnerJoin) and any(mergeable) else rebuilt
+            done[node] = _with_own_joins(rebuilt, node, counts) if isinstance(rebuilt, InnerJoin) else rebuilt
         return done[node]
 
     return visit(relation)
+
+
+def _with_own_joins(join: InnerJoin, before: Relation, counts: Mapping[Relation, int]) -> Relation:
+    constants = [_is_one_row(child) for child in before.children]
+    own = [_is_own_join(child, counts) for child in before.children]
+    mergeable = [is_own or is_one for is_own, is_one in zip(own, constants, strict=True)]
+    return _merged(join, mergeable) if any(mergeable) and not all(constants) else join
 
 
 def _is_own_join(relation: Relation, counts: Mapping[Relation, int]) -> bool:
@@ -51,12 +58,20 @@ def _is_own_join(relation: Relation, counts: Mapping[Relation, int]) -> bool:
     return counts[relation] == 1 and isinstance(relation, InnerJoin)
 
 
+def _is_one_row(relation: Relation) -> bool:
+    """Whether it is a row of constants, or none."""
+    while isinstance(relation, Filter | Project):
+        relation = relation.input
+    return isinstance(relation, OneRow)
+
+
 def _merged(join: InnerJoin, mergeable: list[bool]) -> Relation:
     parts = [_opened(i) if is_own else _closed(i) for i, is_own in zip(join.inputs, mergeable, strict=True)]
     values = {name: value for part in parts for name, value in part.values.items()}
     conditions = [c for part in parts for c in part.conditions]
     conditions += [c for condition in join.conditions for c in conjuncts(substitute(condition, values))]
-    inner = filtered(InnerJoin(tuple(i for part in parts for i in part.inputs), ()), conditions)
+    inputs = tuple(i for part in parts for i in part.inputs)
+    inner = filtered(InnerJoin(inputs, ()) if len(inputs) > 1 else inputs[0], conditions)
     return Project(inner, tuple(Item(values[c.name], c) for c in join.columns))
 
 
@@ -66,6 +81,8 @@ def _closed(relation: Relation) -> _Opened:
 
 def _opened(relation: Relation) -> _Opened:
     match relation:
+        case OneRow():
+            return _Opened((), (), {c.name: ONE for c in relation.columns})
         case InnerJoin():
             return _Opened(relation.inputs, relation.conditions, {c.name: col(c.name) for c in relation.columns})
         case Filter():

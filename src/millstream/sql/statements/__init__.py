@@ -9,8 +9,10 @@ from __future__ import annotations
 from millstream.errors import Code, MillstreamError
 from millstream.sql.statements.model import (
     AlterStreamTable,
+    AttachDatabase,
     CreateStreamTable,
     DescribeStreamTable,
+    DetachDatabase,
     DropStreamTable,
     Effect,
     ExplainStreamTable,
@@ -28,8 +30,10 @@ from millstream.sql.statements.scanner import Scanner, pieces_of, position_at, s
 
 __all__ = [
     "AlterStreamTable",
+    "AttachDatabase",
     "CreateStreamTable",
     "DescribeStreamTable",
+    "DetachDatabase",
     "DropStreamTable",
     "Effect",
     "ExplainStreamTable",
@@ -64,8 +68,11 @@ def parse_statement(text: str) -> Statement:
     own = own_statement(scanner)
     if len(pieces) > 1:
         hint = "give the statements one by one, or all of them to `millstream sql`"
+        message = "one statement was expected, here another begins"
+        if isinstance(own, AttachDatabase):  # the text may hold a password
+            raise MillstreamError(Code.SYNTAX_ERROR, message, hint=hint)
         second = Scanner(text, pieces[1])
-        raise second.error(Code.SYNTAX_ERROR, "one statement was expected, here another begins", hint, second.here())
+        raise second.error(Code.SYNTAX_ERROR, message, hint, second.here())
     return own or classify(scanner)
 
 

@@ -24,11 +24,12 @@ class CreateStreamTable:
     if_not_exists: bool = False
     with_no_data: bool = False
     serve_to: str | None = None
+    dialect: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AlterStreamTable:
-    """ALTER STREAM TABLE; exactly one of the four changes is given."""
+    """ALTER STREAM TABLE; exactly one of the changes is given. `cascade` and `keep_table` belong to `stop_serving`."""
 
     name: TableName
     set_schedule: str | None = None
@@ -36,6 +37,11 @@ class AlterStreamTable:
     set_status: str | None = None
     query: str | None = None
     query_offset: int = 0
+    dialect: str | None = None
+    serve_to: str | None = None
+    stop_serving: bool = False
+    cascade: bool = False
+    keep_table: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,23 @@ class ExplainStreamTable:
     """EXPLAIN STREAM TABLE."""
 
     name: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class AttachDatabase:
+    """ATTACH POSTGRES. The address may hold a secret, until it has been refused for that."""
+
+    name: str
+    address: str = field(repr=False)
+    cdc: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class DetachDatabase:
+    """DETACH."""
+
+    name: str
+    cascade: bool = False
 
 
 class Effect(StrEnum):
@@ -146,6 +169,8 @@ OwnStatement = (
     | ShowStreamTables
     | DescribeStreamTable
     | ExplainStreamTable
+    | AttachDatabase
+    | DetachDatabase
 )
 Statement = OwnStatement | Other
 

@@ -13,33 +13,35 @@ from millstream.results import RefreshMode, Status
 from millstream.sql.statements.model import (
     SESSION_CATALOG,
     AlterStreamTable,
+    AttachDatabase,
     CreateStreamTable,
     DescribeStreamTable,
+    DetachDatabase,
     DropStreamTable,
     ExplainStreamTable,
     OwnStatement,
     RefreshStreamTable,
     ShowStreamTables,
 )
-from millstream.sql.statements.scanner import Scanner, stripped, word_of
+from millstream.sql.statements.scanner import Scanner, stripped
 
 _MODES = " | ".join(RefreshMode)
 _CREATE_FORM = (
     "CREATE [OR REPLACE] STREAM TABLE [IF NOT EXISTS] name [SCHEDULE '1m' | CALCULATED] "
-    f"[REFRESH MODE {_MODES}] [WITH NO DATA] AS query"
+    f"[REFRESH MODE {_MODES}] [DIALECT 'spark' | 'postgres'] [SERVE TO database.schema.table] [WITH NO DATA] AS query"
 )
 _ALTER_FORM = (
     "ALTER STREAM TABLE name SET SCHEDULE '1m' | SET SCHEDULE CALCULATED | "
-    f"SET REFRESH MODE {_MODES} | SET STATUS ACTIVE | SET STATUS SUSPENDED | AS query"
+    f"SET REFRESH MODE {_MODES} | SET STATUS ACTIVE | SET STATUS SUSPENDED | [DIALECT 'spark' | 'postgres'] AS query | "
+    "SERVE TO database.schema.table | STOP SERVING [CASCADE | KEEP TABLE]"
 )
+_ATTACH_FORM = "ATTACH POSTGRES 'address' AS name [CDC 'auto' | 'trigger' | 'wal']"
 _MODE = ("refresh mode", tuple(RefreshMode), Code.MODE_INVALID)
 _STATUS = ("status", (Status.ACTIVE, Status.SUSPENDED), Code.STATUS_INVALID)
 
 
 def own_statement(s: Scanner) -> OwnStatement | None:
     """The statement if it is one of ours; the scanner has not moved if it is not."""
-    if s.at("ATTACH") or s.at("DETACH"):
-        raise _later(s, word_of(s.peek()), "read Delta tables of the lake instead")
     for phrase, form, read in _OWN:
         if s.accept(phrase):
             s.form = form
@@ -55,29 +57,43 @@ def _create(s: Scanner, or_replace: bool = False) -> CreateStreamTable:
     name = _table_name(s)
     schedule: str | None = None
     mode: str | None = None
+    dialect: str | None = None
+    serve_to: str | None = None
     no_data = False
     while not s.at("AS"):
         if schedule is None and (s.at("SCHEDULE") or s.at("CALCULATED")):
             schedule = _schedule(s)
         elif mode is None and s.accept("REFRESH MODE"):
             mode = _choice(s, *_MODE)
+        elif dialect is None and s.at("DIALECT"):
+            dialect = _dialect(s)
         elif not no_data and s.accept("WITH NO DATA"):
             no_data = True
-        elif s.at("SERVE TO"):
-            raise _later(s, "SERVE TO", "leave the clause out: the result is a Delta table that any reader can use")
+        elif serve_to is None and s.accept("SERVE TO"):
+            serve_to = _served_name(s)
         else:
-            free = {"SCHEDULE": schedule is None, "REFRESH MODE": mode is None, "WITH NO DATA": not no_data}
+            free = {"SCHEDULE": schedule is None, "REFRESH MODE": mode is None, "DIALECT": dialect is None}
+            free |= {"SERVE TO": serve_to is None, "WITH NO DATA": not no_data}
             s.fail(" or ".join([*(c for c, is_free in free.items() if is_free), "AS and the query"]))
     query, offset = _query(s)
-    return CreateStreamTable(name, query, offset, schedule, mode, or_replace, if_not_exists, no_data)
+    return CreateStreamTable(
+        name, query, offset, schedule, mode, or_replace, if_not_exists, no_data, serve_to=serve_to, dialect=dialect
+    )
 
 
 def _alter(s: Scanner) -> AlterStreamTable:
     name = _table_name(s)
+    dialect = _dialect(s) if s.at("DIALECT") else None
     if s.at("AS"):
         query, offset = _query(s)
-        return AlterStreamTable(name, query=query, query_offset=offset)
-    s.expect("SET", "SET, or AS and the query")
+        return AlterStreamTable(name, query=query, query_offset=offset, dialect=dialect)
+    if dialect is None and s.accept("SERVE TO"):
+        return AlterStreamTable(name, serve_to=s.last(_served_name(s)))
+    if dialect is None and s.accept("STOP SERVING"):
+        cascade = s.accept("CASCADE")
+        keep_table = not cascade and s.accept("KEEP TABLE")
+        return AlterStreamTable(name, stop_serving=s.last(True), cascade=cascade, keep_table=keep_table)
+    s.expect("SET" if dialect is None else "AS", "SET, SERVE TO, STOP SERVING, or AS and the query")
     if s.at("SCHEDULE"):
         return AlterStreamTable(name, set_schedule=s.last(_schedule(s)))
     if s.accept("REFRESH MODE"):
@@ -89,6 +105,34 @@ def _alter(s: Scanner) -> AlterStreamTable:
 def _drop(s: Scanner) -> DropStreamTable:
     if_exists = s.accept("IF EXISTS")
     return DropStreamTable(_table_name(s), if_exists, cascade=s.last(s.accept("CASCADE")))
+
+
+def _attach(s: Scanner) -> AttachDatabase:
+    """ATTACH. Errors repeat nothing of the text, which may hold a password."""
+    try:
+        s.expect("POSTGRES")
+        address = s.accept_type(TokenType.STRING)
+        if address is None:
+            s.fail("a quoted address")
+        name = _database_name(s.expect("AS"))
+        cdc = "auto"
+        if s.accept("CDC"):
+            given = s.accept_type(TokenType.STRING) or s.accept_type(TokenType.VAR)
+            if given is None:
+                s.fail("a way of capture")
+            cdc = given.text.lower()
+        return AttachDatabase(name, address.text, s.last(cdc))
+    except MillstreamError as error:
+        raise MillstreamError(
+            error.code, "the ATTACH statement cannot be understood", hint=f"the form is {_ATTACH_FORM}"
+        ) from None
+
+
+def _database_name(s: Scanner) -> str:
+    tokens = s.name(quotes='`"')
+    if len(tokens) != 1:
+        s.fail("a name of one part")
+    return tokens[0].text.lower()
 
 
 # DESCRIBE and EXPLAIN need the word TABLE to be ours: `DESCRIBE stream` asks Spark about a table of that name.
@@ -106,6 +150,12 @@ _OWN: tuple[tuple[str, str, Callable[[Scanner], OwnStatement]], ...] = (
     ("DESCRIBE STREAM TABLE", "DESCRIBE STREAM TABLE name", lambda s: DescribeStreamTable(s.last(_table_name(s)))),
     ("DESC STREAM TABLE", "DESC STREAM TABLE name", lambda s: DescribeStreamTable(s.last(_table_name(s)))),
     ("EXPLAIN STREAM TABLE", "EXPLAIN STREAM TABLE name", lambda s: ExplainStreamTable(s.last(_table_name(s)))),
+    ("ATTACH", _ATTACH_FORM, _attach),
+    (
+        "DETACH",
+        "DETACH name [CASCADE]",
+        lambda s: DetachDatabase(_database_name(s), cascade=s.last(s.accept("CASCADE"))),
+    ),
 )
 
 
@@ -120,10 +170,28 @@ def _table_name(s: Scanner) -> TableName:
     hint = "use name or schema.name, of letters, digits and underscores"
     if any("." in p for p in parts):
         raise s.error(Code.NAME_INVALID, f"a name may not contain a dot: {'.'.join(parts)!r}", hint, position)
+    if len(parts) > 2:
+        raise s.error(Code.NAME_INVALID, f"{'.'.join(parts)!r} is no name for a stream table", hint, position)
     try:
         return TableName.parse(".".join(parts))
     except MillstreamError as e:
         raise s.error(e.code, e.message, e.hint or hint, position) from None
+
+
+def _served_name(s: Scanner) -> str:
+    """A table of an attached database; each part as it was written, in quotes where it was."""
+    tokens = s.name(quotes='`"')
+    if not 2 <= len(tokens) <= 3:
+        s.fail("a table of an attached database, such as shop.public.totals")
+    return ".".join(s.text[t.start : t.end + 1] for t in tokens)
+
+
+def _dialect(s: Scanner) -> str:
+    s.expect("DIALECT")
+    token = s.accept_type(TokenType.STRING) or s.accept_type(TokenType.VAR)
+    if token is None:
+        s.fail("spark or postgres")
+    return token.text.lower()
 
 
 def _schedule(s: Scanner) -> str:
@@ -160,9 +228,3 @@ def _query(s: Scanner) -> tuple[str, int]:
     # What this tokenizer cannot finish may be fine in the query's own dialect: the query's parser decides.
     query = stripped(s.text, as_token.end + 1, s.piece.stop)
     return query.text, query.offset
-
-
-def _later(s: Scanner, words: str, hint: str) -> MillstreamError:
-    first, last = s.piece.tokens[s.index], s.piece.tokens[s.index + len(words.split()) - 1]
-    message = f"{words} is for PostgreSQL databases; this version of millstream serves Delta tables only"
-    return s.error(Code.UNSUPPORTED_SQL, message, hint, s.span(first, last))

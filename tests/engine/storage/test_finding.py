@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream import naming
-from millstream.refresh.stored_rows import taken_away
+from millstream.engine.storage import taken_away
 
 ROWS = st.tuples(st.one_of(st.none(), st.integers(0, 4)), st.sampled_from("xy"))
 

@@ -1,0 +1,104 @@
+"""`attach`, `detach`, `sources`: PostgreSQL databases whose tables are read."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from millstream.cli import formats
+from millstream.cli.definitions import confirm
+from millstream.cli.output import Column
+from millstream.cli.session import Session, verb
+
+DatabaseArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the database in queries.")]
+
+_SOURCES = (
+    Column("database", "name"),
+    Column("kind", "kind"),
+    Column("address", "address"),
+    Column("cdc", "cdc"),
+    Column("mode", "mode"),
+    Column("table", "table"),
+    Column("columns", "columns", lambda names: ", ".join(names), prose=True),
+    Column("position", "position", prose=True),
+    Column("stale for", "staleness", formats.duration, number=True),
+    Column("waiting", "buffered_rows", number=True),
+    Column("read by", "readers", lambda names: ", ".join(names), prose=True),
+)
+
+
+@verb
+def attach(
+    session: Session,
+    name: DatabaseArgument,
+    address: Annotated[
+        str, typer.Argument(help="env:VARIABLE (it holds the url), a url without a password, or service=NAME.")
+    ],
+    cdc: Annotated[str, typer.Option(help="How changes are captured: auto, trigger or wal.")] = "auto",
+) -> None:
+    """Attach a PostgreSQL database: its tables are read as NAME.schema.table.
+
+    The address must hold no password: keep the url in an environment variable, or the password in ~/.pgpass.
+
+    Example:
+
+      export SHOP_URL=postgresql://millstream:...@db.example.com/shop
+      millstream attach shop env:SHOP_URL
+      millstream create totals "SELECT customer, SUM(amount) AS total FROM shop.public.orders GROUP BY customer"
+    """
+    with session.connect() as ms:
+        with session.progress.working(f"attaching {name}"):
+            ms.attach(name, address, cdc=cdc)
+        record = next(s for s in ms.sources() if s.name == name.strip().lower())
+    sentence = f"attached {record.name}: {record.address}, cdc {record.cdc}"
+    session.output.done(sentence, {"attached": {f: getattr(record, f) for f in ("name", "kind", "address", "cdc")}})
+
+
+@verb
+def detach(
+    session: Session,
+    name: DatabaseArgument,
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Drop the stream tables that read it or are served into it, too.")
+    ] = False,
+    script: Annotated[
+        bool, typer.Option("--script", help="Only print the SQL that removes what millstream made there.")
+    ] = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Do not touch the database: it is gone, or the script has been run.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Detach a database, and remove everything millstream made in it.
+
+    On a terminal, --cascade asks first.
+
+    Example:
+
+      millstream detach shop
+      millstream detach shop --script | psql shop
+    """
+    with session.connect() as ms:
+        if script:
+            text = ms.detach_script(name)
+            session.output.done(text.rstrip("\n"), {"script": text})
+            return
+        if cascade and not yes and sys.stdin.isatty():
+            confirm(f"Detach {name}, and drop all stream tables that read it?")
+        with session.progress.working(f"detaching {name}"):
+            ms.detach(name, cascade=cascade, forget=forget)
+    session.output.done(f"detached {name}", {"detached": name.strip().lower()})
+
+
+@verb
+def sources(session: Session) -> None:
+    """Show the attached databases, and what is captured of them: how, how far, how stale.
+
+    Example:
+
+      millstream sources
+      millstream sources --json
+    """
+    with session.connect() as ms, session.progress.working("reading the catalog"):
+        records = ms.sources()
+    session.output.records(records, _SOURCES, empty="There are no attached databases.")

@@ -1,0 +1,123 @@
+"""What the names of attached databases stand for: asked of the database once, then kept until `forget`.
+
+Nothing here needs Spark. psycopg is an optional dependency, so all that reaches a database is imported when it is
+needed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millstream.catalog import Catalog
+from millstream.catalog.attached import AttachedDatabase
+from millstream.errors import Code, MillstreamError
+from millstream.naming import TableName, attached_name
+from millstream.ops import Column
+from millstream.sql.sources import Source
+
+if TYPE_CHECKING:
+    from millstream.sources.postgres.relations import Relation
+
+UNREADABLE = "void"
+"""The type of a column that has none in Spark: nothing can be done with it, but its neighbours can be read."""
+
+
+class AttachedNames:
+    """Looks names up in the databases the catalog lists."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._found: dict[tuple[str, ...], Relation] = {}
+        self._lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Ask again from now on: tables may have changed meanwhile."""
+        with self._lock:
+            self._found.clear()
+
+    def database(self, parts: Sequence[str]) -> AttachedDatabase | None:
+        """The database a name lies in; None for names of the lake."""
+        if not 2 <= len(parts) <= 3:
+            return None
+        return self._catalog.find_database(parts[0].lower())
+
+    def resolve(self, parts: Sequence[str]) -> TableName:
+        """The full name of a name in an attached database.
+
+        Raises:
+            MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
+        """
+        if len(parts) == 3:
+            return attached_name(parts[0].lower(), parts[1], parts[2])
+        relation = self.relation(parts)
+        return attached_name(parts[0].lower(), relation.schema, relation.name)
+
+    def relation(self, parts: Sequence[str]) -> Relation:
+        """The table or view of a name of two or three parts, as the database's catalog describes it.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED, UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
+        """
+        key = tuple(p.lower() for p in parts)
+        with self._lock:
+            found = self._found.get(key)
+        if found is None:
+            found = self._look_up(key)
+            with self._lock:
+                self._found[key] = found
+        return found
+
+    def _look_up(self, parts: tuple[str, ...]) -> Relation:
+        from millstream.sources.postgres.address import Address
+        from millstream.sources.postgres.connection import connect
+        from millstream.sources.postgres.relations import find_relation
+
+        database = self.database(parts)
+        if database is None:
+            raise MillstreamError(
+                Code.NOT_ATTACHED, f"there is no attached database {parts[0]}", hint="millstream sources lists them"
+            )
+        with connect(Address(database.address)) as connection:
+            try:
+                return find_relation(connection, parts[-1], parts[1] if len(parts) == 3 else None)
+            except MillstreamError as error:
+                if error.code is not Code.UNKNOWN_TABLE:
+                    raise
+                raise MillstreamError(
+                    error.code,
+                    f"{error.message.replace('the database', f'the database {database.name}')}",
+                    hint=f"check the spelling, and that its role has USAGE on the schema and SELECT on {parts[-1]}",
+                ) from None
+
+    def source(self, name: TableName) -> Source:
+        """A table as queries see it: every column, in Spark's types."""
+        relation = self.relation(name.parts)
+        columns, unreadable = spark_columns(relation)
+        what = relation.kind.name.lower().replace("_", " ")
+        obstacle = None if relation.kind.is_captured else f"a {what}{' table' * (what == 'foreign')} records no changes"
+        return Source(str(name), columns, obstacle, unreadable)
+
+
+def spark_columns(relation: Relation) -> tuple[tuple[Column, ...], tuple[tuple[str, str], ...]]:
+    """A table's columns in Spark's types, and why some of them cannot be read."""
+    from millstream.sources.postgres.types import mirror_columns
+
+    columns: list[Column] = []
+    unreadable: list[tuple[str, str]] = []
+    same = Counter(c.name.lower() for c in relation.columns)
+    for column in relation.columns:
+        try:
+            if same[column.name.lower()] > 1:
+                raise MillstreamError(
+                    Code.UNSUPPORTED_TYPE,
+                    f"another column differs from {column.name} only by its case",
+                    hint="rename one of them",
+                )
+            columns.append(Column(column.name, mirror_columns(relation, (column.name,))[0].spark_type))
+        except MillstreamError as error:
+            columns.append(Column(column.name, UNREADABLE))
+            unreadable.append((column.name, f"{error.message}{f' ({error.hint})' if error.hint else ''}"))
+    return tuple(columns), tuple(unreadable)

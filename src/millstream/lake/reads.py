@@ -1,0 +1,89 @@
+"""What a query reads, through views, and its text over other tables in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream.errors import Code, MillstreamError
+from millstream.lake.stand_ins import opaque
+from millstream.naming import quote, split_name
+from millstream.sql.parse import parse_query
+from millstream.sql.refused import refuse_in_every_mode
+from millstream.sql.sources import Source, Sources, View
+from millstream.sql.text import TableReference, exchange_tables, table_references
+
+Names = Mapping[tuple[str, ...], str]
+
+
+@dataclass(frozen=True)
+class Known:
+    """The sources and views one compilation has found, so that it sees one state of the lake."""
+
+    names: Names
+    tables: Mapping[str, Source]
+    views: Mapping[str, str]
+
+    def find(self, parts: Sequence[str]) -> Source | View | None:
+        found = self.names.get(_lower(parts))
+        if found is None:
+            return None
+        return View(found, self.views[found]) if found in self.views else self.tables[found]
+
+
+def read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], dict[str, Source], dict[str, str]]:
+    """All names a query reads, through views, and the tables and views behind them."""
+    names: dict[tuple[str, ...], str] = {}
+    tables: dict[str, Source] = {}
+    views: dict[str, str] = {}
+    pending = [query]
+    while pending:
+        text = pending.pop()
+        refuse_in_every_mode(parse_query(text), text)
+        for reference in table_references(text):
+            if _lower(reference.parts) in names:
+                continue
+            found = sources.find(reference.parts)
+            if found is None:
+                name = ".".join(reference.parts)
+                raise MillstreamError(
+                    Code.UNKNOWN_TABLE,
+                    f"there is no table {name} in the lake",
+                    hint="temporary views are no part of it",
+                )
+            names[_lower(reference.parts)] = found.id
+            if isinstance(found, Source):
+                tables[found.id] = found
+            elif found.id not in views:
+                views[found.id] = found.text
+                pending.append(found.text)
+    return names, tables, views
+
+
+def _lower(parts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(p.lower() for p in parts)
+
+
+def over(text: str, names: Names, views: Mapping[str, str], tables: Mapping[str, str]) -> str:
+    """The text, its tables exchanged for other SQL, its views for their texts."""
+
+    def replacement(reference: TableReference) -> str:
+        name = names[_lower(reference.parts)]
+        return f"({over(views[name], names, views, tables)}\n)" if name in views else tables[name]
+
+    return exchange_tables(text, replacement)
+
+
+def over_unknown(text: str, names: Names, tables: Mapping[str, Source], views: Mapping[str, str]) -> str:
+    """The text with only what lies in attached databases exchanged: Spark knows the rest."""
+    known = {name: len(split_name(name)) < 3 for name in names.values()}
+    if all(known.values()):
+        return text
+
+    def replacement(reference: TableReference) -> str:
+        name = names[_lower(reference.parts)]
+        if known[name]:
+            return ".".join(map(quote, reference.parts))
+        return f"({over_unknown(views[name], names, tables, views)}\n)" if name in views else opaque(tables[name])
+
+    return exchange_tables(text, replacement)

@@ -1,0 +1,49 @@
+"""Queries over tables Spark does not know, made ready for its analysis: each such table becomes a query without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from millstream.errors import MillstreamError
+from millstream.naming import quote
+from millstream.sql.sources import Source, View
+from millstream.sql.text import TableReference, exchange_tables, table_references
+
+if TYPE_CHECKING:
+    from millstream.lake.attached import AttachedNames
+
+
+def empty(source: Source) -> str:
+    """A source's columns in a query of constants: enough for types."""
+    columns = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in source.columns)
+    return f"(SELECT {columns})"
+
+
+def opaque(source: Source) -> str:
+    """A source's columns in a query the optimiser cannot see through: enough to compare what it makes of two texts."""
+    known = [c for c in source.columns if c.type != "void"]
+    schema = ", ".join(f"{quote(c.name)} {c.type}" for c in known).replace("\\", "\\\\").replace("'", "\\'")
+    voids = "".join(f", CAST(NULL AS void) AS {quote(c.name)}" for c in source.columns if c.type == "void")
+    return f"(SELECT r.*{voids} FROM (SELECT FROM_JSON(CAST(id AS STRING), '{schema}') AS r FROM RANGE(2)))"
+
+
+def analysable(text: str, attached: AttachedNames, find: Callable[[Sequence[str]], Source | View | None]) -> str:
+    """A query with the tables and views of attached databases exchanged for queries; others stay as they are."""
+    try:
+        references = table_references(text)
+    except MillstreamError:
+        return text  # Spark gives the better message
+    if all(attached.database(r.parts) is None for r in references):
+        return text
+
+    def replacement(reference: TableReference) -> str:
+        if attached.database(reference.parts) is None:
+            return text[reference.start : reference.end]
+        found = find(reference.parts)
+        if isinstance(found, View):
+            return f"({analysable(found.text, attached, find)}\n)"
+        assert found is not None
+        return empty(found)
+
+    return exchange_tables(text, replacement)

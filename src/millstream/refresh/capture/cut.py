@@ -1,0 +1,91 @@
+"""One snapshot of a database, in which changes, and if need be whole tables, are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from millstream.engine.spark_errors import SPARK_ERRORS
+from millstream.engine.storage import Rows
+from millstream.engine.worker import Worker
+from millstream.sources.postgres.address import Address
+from millstream.sources.postgres.bootstrap import Snapshot, coded_error, read_small, spark_frame
+from millstream.sources.postgres.connection import Connection, Identity
+from millstream.sources.postgres.poll import polling, where
+from millstream.sources.postgres.relations import Relation
+from millstream.sources.postgres.types import MirrorColumn
+
+_TELL_EVERY = 10
+"""Progress is told in steps of so many hundredths."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A transaction that sees one snapshot.
+
+    Args:
+        position: the snapshot as text.
+        relations: the tables that can be read as a whole, by the ids of their captures.
+    """
+
+    connection: Connection
+    position: str
+    identity: Identity
+    relations: Mapping[str, Relation] = field(default_factory=dict)
+    snapshot: Snapshot | None = None
+
+    @contextmanager
+    def contents(
+        self, worker: Worker, capture_id: str, columns: Sequence[MirrorColumn], tell: Callable[[str], None]
+    ) -> Iterator[Rows]:
+        """The rows of a table: on the driver if they are few, else a frame that is read from the database once.
+
+        Raises:
+            MillstreamError: PRIVILEGE_MISSING, VALUE_UNSUPPORTED, SNAPSHOT_LOST, ...
+        """
+        assert self.snapshot is not None, "the table was locked"
+        relation = self.relations[capture_id]
+        report = _Report(relation.qualified, tell)
+        small = read_small(self.snapshot, relation, columns, report)
+        if small is not None:
+            yield small
+            return
+        frame = spark_frame(worker.spark, self.snapshot, relation, columns, report).persist()
+        try:
+            yield frame
+        except SPARK_ERRORS as error:
+            told = coded_error(error)
+            if told is None:
+                raise
+            raise told from error
+        finally:
+            frame.unpersist()
+
+
+class _Report:
+    """Tells of the rows read, now and then."""
+
+    def __init__(self, name: str, tell: Callable[[str], None]) -> None:
+        self._name = name
+        self._tell = tell
+        self._told = -1
+
+    def __call__(self, done: int, expected: int) -> None:
+        percent = 100 * done // max(1, expected)
+        step = percent // _TELL_EVERY
+        if step > self._told:
+            self._told = step
+            self._tell(f"reading {self._name}: {done:,} of about {expected:,} rows ({min(percent, 100)} %)")
+
+
+@contextmanager
+def cutting(address: Address, connection: Connection, relations: Mapping[str, Relation]) -> Iterator[Cut]:
+    """A cut by a connection that is open already, or, where tables are to be read as a whole, by one of its own."""
+    if not relations:
+        with polling(connection) as here:
+            yield Cut(connection, here.snapshot, here.identity)
+        return
+    with Snapshot(address, list(relations.values())) as snapshot:
+        here = where(snapshot.connection)
+        yield Cut(snapshot.connection, snapshot.position, here.identity, relations, snapshot)

@@ -1,0 +1,74 @@
+"""What the catalog's record of a captured table holds beside its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from millstream.catalog import Catalog
+from millstream.catalog.attached import STALE, AttachedDatabase, Capture
+from millstream.sources.postgres.installed import BufferInfo, BufferSettings
+from millstream.sources.postgres.types import MirrorColumn
+
+BUFFER = "buffer"
+"""Where its changes are collected."""
+POSITION = "position"
+"""Where its mirror is, if not where the database is said to be."""
+RESYNC = "resync"
+"""Why its mirror is to be compared with the table."""
+MISSING = "missing"
+"""Why it is no longer brought forward: the table is gone."""
+WHOLE = "whole"
+"""Nothing records its changes; it is compared with its mirror whenever it is read."""
+GUARDED = "guarded"
+"""Of a database: whether it refuses DDL that changes captured columns."""
+BUFFER_SCHEMA = "buffer_schema"
+"""Of a database: where its buffers lie."""
+
+
+def columns_of(capture: Capture) -> tuple[MirrorColumn, ...]:
+    """The mirror's columns."""
+    return tuple(MirrorColumn(*column) for column in capture.columns)
+
+
+def buffer_of(capture: Capture) -> BufferInfo:
+    """Where its changes are collected."""
+    kept: Mapping[str, Any] = capture.details[BUFFER]
+    return BufferInfo(
+        schema=kept["schema"],
+        oid=capture.oid,
+        columns=tuple(kept["columns"]),
+        by_row=kept["by_row"],
+        leaves=tuple(kept["leaves"]),
+        is_always=kept["is_always"],
+        state=kept["state"],
+    )
+
+
+def with_buffer(capture: Capture, buffer: BufferInfo) -> Capture:
+    """The capture with the buffer it has now."""
+    kept = {
+        "schema": buffer.schema,
+        "columns": list(buffer.columns),
+        "by_row": buffer.by_row,
+        "leaves": list(buffer.leaves),
+        "is_always": buffer.is_always,
+        "state": buffer.state,
+    }
+    return replace(capture, oid=buffer.oid, details={**capture.details, BUFFER: kept})
+
+
+def buffer_settings(database: AttachedDatabase, catalog: Catalog) -> BufferSettings:
+    """How the buffers of a database are kept."""
+    return BufferSettings(schema=str(database.details[BUFFER_SCHEMA]), lake=catalog.lake_id())
+
+
+def is_whole(capture: Capture) -> bool:
+    """Whether nothing records its changes: a foreign table or materialized view."""
+    return bool(capture.details.get(WHOLE))
+
+
+def is_kept(capture: Capture) -> bool:
+    """Whether its mirror is loaded and brought forward."""
+    return capture.version is not None and not capture.details.get(STALE) and not capture.details.get(MISSING)

@@ -1,0 +1,466 @@
+"""A tick: brings all mirrors of a database from where they are to one snapshot of it.
+
+What is to come is read first; then the tick is recorded; each mirror's commit carries its number; and the catalog moves
+last, in one transaction. A process that dies in between leaves the record, and the next tick looks at the mirrors: each
+is where its commit says, and goes on from there. So mirrors may be at different positions for a while, but nobody is
+told of their versions until they are all at one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum, auto
+
+from millstream.catalog import Catalog
+from millstream.catalog.attached import STALE, VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
+from millstream.engine.worker import Worker
+from millstream.errors import Code, MillstreamError
+from millstream.refresh.capture.cut import Cut, cutting
+from millstream.refresh.capture.landing import Landing, moved, recovered
+from millstream.refresh.capture.readers import Readers
+from millstream.refresh.capture.record import (
+    BUFFER,
+    MISSING,
+    POSITION,
+    RESYNC,
+    buffer_of,
+    buffer_settings,
+    is_kept,
+    is_whole,
+)
+from millstream.refresh.capture.source import Source
+from millstream.refresh.capture.switch import HINDERED, INSTALLED, TRANSITION, Switch, with_details
+from millstream.refresh.capture.verdicts import Answer, Verdict, judge, judge_closely, key_of
+from millstream.refresh.capture.ways import WAL, Reading, RereadError, read_buffers, read_slot, slot_in
+from millstream.settings import Settings
+from millstream.sources.postgres.address import Address
+from millstream.sources.postgres.connection import Connection, Identity
+from millstream.sources.postgres.installed import capture_states
+from millstream.sources.postgres.keyed import KeyedWindow
+from millstream.sources.postgres.looks import look_at
+from millstream.sources.postgres.poll import where
+from millstream.sources.postgres.positions import WalPosition
+from millstream.sources.postgres.relations import Relation, find_named
+from millstream.sources.postgres.slot import Slot, advance, can_flush_within_transaction, flush_wal
+from millstream.sources.postgres.snapshots import PgSnapshot
+from millstream.sources.postgres.transition import forget, may_cut_to_triggers, reason_of
+from millstream.sources.postgres.types import MirrorColumn
+from millstream.sources.postgres.windows import Window, trim
+
+_TRIES = 10
+
+
+class _Outcome(Enum):
+    DONE = auto()
+    AGAIN = auto()
+    """Tables turned out to need more than was prepared for."""
+    PIECE = auto()
+    """Some of the way is done."""
+
+
+@dataclass
+class Tick:
+    """One tick of one database; the caller holds the database's lock.
+
+    Args:
+        connection: in autocommit mode; `second` gives another one.
+        switch: what this process knows of the way the database is captured.
+        wanted: names of tables; of those that nothing captures only these are read.
+        wider: further columns that a capture shall have from now on.
+        is_first: the first tick of this process, which looks at every mirror: an older copy of the catalog may have
+            been put in its place, and then the buffers no longer have what came since.
+    """
+
+    catalog: Catalog
+    worker: Worker
+    settings: Settings
+    now: Callable[[], datetime]
+    progress: Callable[[str], None]
+    connection: Connection
+    second: Callable[[], Connection]
+    switch: Switch
+    database: AttachedDatabase
+    wanted: Collection[str] = ()
+    wider: Mapping[str, Sequence[MirrorColumn]] = field(default_factory=dict)
+    is_first: bool = False
+    captures: dict[str, Capture] = field(default_factory=dict, init=False)
+    again: dict[str, str] = field(default_factory=dict, init=False)
+    """Why captures are to be compared with their tables, as far as it is known yet."""
+    identity: Identity = field(init=False)
+    landed: set[str] = field(default_factory=set, init=False)
+    released: list[int] = field(default_factory=list, init=False)
+    """The tables that are no longer captured."""
+    slots: list[Slot] = field(default_factory=list, init=False)
+    """The slots that are no longer read."""
+    obstacle: str | None = field(default=None, init=False)
+    """What has come in the way of a move to the WAL."""
+    hindrance: str | None = field(default=None, init=False)
+
+    def run(self) -> dict[str, int]:
+        """Bring the mirrors forward; gives their versions by the tables' names.
+
+        Raises:
+            MillstreamError: CAPTURE_LOST, DATABASE_UNFIT, PRIVILEGE_MISSING, VALUE_UNSUPPORTED, LOCK_TIMEOUT, ...
+        """
+        self.captures = {c.id: c for c in self.catalog.captures(self.database.name) if c.version is not None}
+        if self.database.open_tick is not None:
+            self._recover(self.database.open_tick)
+        here = where(self.connection)
+        self.again, self.identity = self._known_reasons(), _identity(self.database)
+        if here.identity == self.identity and not self.again and self._is_there(here.snapshot):
+            return self._versions()
+        if here.identity == self.identity and self.database.mode is not CaptureMode.WAL:
+            self.database = self.switch.forward(
+                self.catalog, self.settings, self.now, self.connection, self.database, self._followed()
+            )
+        if self.database.mode is CaptureMode.WAL:
+            self._publish()
+        tries = 0
+        while tries < _TRIES:
+            outcome = self._try()
+            if outcome is _Outcome.DONE:
+                return self._versions()
+            tries += outcome is _Outcome.AGAIN
+        raise MillstreamError(
+            Code.LOCK_TIMEOUT,
+            f"the tables of {self.database.name} are being altered all the time",
+            hint="refresh again when that has ended",
+        )
+
+    # What there is to do
+
+    def _known_reasons(self) -> dict[str, str]:
+        found = {id_: f"it gets the columns {', '.join(c.name for c in cs)}" for id_, cs in self._missing_columns()}
+        for capture in self.captures.values():
+            if is_whole(capture) and capture.name in self.wanted:
+                found[capture.id] = "nothing records its changes"
+            elif reason := capture.details.get(RESYNC):
+                found[capture.id] = str(reason)
+            elif self.is_first and is_kept(capture) and (reason := moved(self.worker.store, capture)):
+                found[capture.id] = reason
+        return found
+
+    def _missing_columns(self) -> list[tuple[str, list[MirrorColumn]]]:
+        """What of `wider` the mirrors do not have: a tick that is tried again may have given it to them already."""
+        have = {id_: {name for name, _, _ in capture.columns} for id_, capture in self.captures.items()}
+        more = [(id_, [c for c in columns if c.name not in have[id_]]) for id_, columns in self.wider.items()]
+        return [(id_, columns) for id_, columns in more if columns]
+
+    def _is_there(self, snapshot: str) -> bool:
+        """Whether nothing was written anywhere since the last tick."""
+        position = self.database.position
+        if position is None or position.get("snapshot") != snapshot or self.database.mode is CaptureMode.TRANSITIONING:
+            return False
+        return not any(POSITION in c.details for c in self._followed())
+
+    def _followed(self) -> list[Capture]:
+        return [c for c in self.captures.values() if is_kept(c) and not is_whole(c)]
+
+    def _distrust(self, reason: str) -> None:
+        """Nothing that was captured before says anything about the tables as they are."""
+        if WAL in self.database.details:
+            self.slots.append(slot_in(self.database))
+        gone = {WAL: None, TRANSITION: None, INSTALLED: None, HINDERED: reason}
+        self.database = replace(with_details(self.database, gone), mode=CaptureMode.TRIGGER)
+        for capture in self.captures.values():
+            details = {k: v for k, v in capture.details.items() if k != BUFFER} | {RESYNC: reason}
+            self.captures[capture.id] = replace(capture, details=details)
+
+    def _publish(self) -> None:
+        """Captures that were begun by triggers while the database was moved to its WAL."""
+        for capture in self._followed():
+            if capture.id not in self.database.details[WAL]["published"] and BUFFER in capture.details:
+                verdict = Verdict(Answer.REINSTALL, "its database was moved to its WAL meanwhile")
+                self._reinstall(capture.id, verdict)
+                self.again[capture.id] = verdict.reason
+
+    def _try(self) -> _Outcome:
+        """One attempt."""
+        found = where(self.connection).identity
+        if found != self.identity:
+            self.progress(f"another database answers as {self.database.name}: its tables are read anew")
+            self.identity = found
+            self._distrust(Code.DATABASE_REPLACED)
+        relations = {id_: r for id_ in self.again if (r := self._relation(self.connection, id_)) is not None}
+        polled = self.second() if self.database.mode is CaptureMode.WAL else self.connection
+        with cutting(Address(self.database.address), polled, relations) as cut:
+            if cut.identity != self.identity:
+                return _Outcome.AGAIN
+            verdicts = self._judge(cut.connection)
+            for id_, verdict in verdicts.items():
+                if verdict.answer in (Answer.RESYNC, Answer.REINSTALL):
+                    self.again.setdefault(id_, verdict.reason)
+            reinstalled = {id_: v for id_, v in verdicts.items() if v.answer is Answer.REINSTALL}
+            readable = {i for i in self.again if i in relations or verdicts[i].answer in (Answer.GIVE_UP, Answer.MISS)}
+            if reinstalled or readable != set(self.again):
+                outcome = _Outcome.AGAIN
+            else:
+                outcome = self._advance(cut, verdicts)
+        for id_, verdict in reinstalled.items():
+            self._reinstall(id_, verdict)
+        if outcome is not _Outcome.AGAIN:
+            self._clean_up()
+        return outcome
+
+    def _judge(self, connection: Connection) -> dict[str, Verdict]:
+        looks = look_at(connection, {c.oid: [n for n, _, _ in c.columns] for c in self.captures.values()})
+        states = self._states(connection, list(looks))
+        found: dict[str, Verdict] = {}
+        for capture in self.captures.values():
+            verdict = judge(capture, looks.get(capture.oid), states.get(capture.oid))
+            if verdict is None:
+                relation = self._relation(connection, capture.id)
+                oids = {relation.oid: [n for n, _, _ in capture.columns]} if relation is not None else {}
+                look = next(iter(look_at(connection, oids).values()), None)
+                state = self._states(connection, list(oids)).get(relation.oid) if relation else None
+                verdict = judge_closely(capture, relation, look, state)
+            if verdict.answer is Answer.RESYNC and is_whole(capture) and capture.id not in self.again:
+                verdict = replace(verdict, answer=Answer.FOLLOW)  # when it is read
+            found[capture.id] = verdict
+        return found
+
+    def _states(self, connection: Connection, oids: Sequence[int]) -> dict[int, str]:
+        """The states of triggers; where the WAL is read they do not matter, and are taken for what they were."""
+        if self.database.mode is CaptureMode.WAL:
+            return {c.oid: c.details[BUFFER]["state"] for c in self.captures.values() if BUFFER in c.details}
+        return capture_states(connection, oids, buffer_settings(self.database, self.catalog).schema) if oids else {}
+
+    def _relation(self, connection: Connection, capture_id: str) -> Relation | None:
+        capture = self.captures[capture_id]
+        return find_named(connection, capture.schema, capture.table)
+
+    def _reinstall(self, capture_id: str, verdict: Verdict) -> None:
+        """Capture a table anew; its mirror is compared with it under a later snapshot."""
+        capture = self.captures[capture_id]
+        relation = verdict.relation or self._relation(self.connection, capture_id)
+        if relation is None:
+            return
+        self.progress(f"capturing {capture.name} anew: {verdict.reason}")
+        self._remember(capture_id, verdict.reason)
+        if relation.oid != capture.oid and BUFFER in capture.details:
+            self.released.append(capture.oid)
+        capture = replace(capture, oid=relation.oid, columns=verdict.columns or capture.columns)
+        if not is_whole(capture):
+            source = Source(self.connection, self.catalog, self.database)
+            capture, self.database = source.capture(capture, relation)
+        details = {k: v for k, v in capture.details.items() if k != MISSING} | {RESYNC: verdict.reason}
+        self.captures[capture_id] = replace(capture, details=details)
+
+    def _remember(self, capture_id: str, reason: str) -> None:
+        """Record that a mirror is to be compared, before what its changes are read from is gone.
+
+        The database is left as it is recorded: of what this tick makes of it nothing is done yet.
+        """
+        database = self.catalog.find_database(self.database.name)
+        capture = next((c for c in self.catalog.captures(self.database.name) if c.id == capture_id), None)
+        if database is not None and capture is not None:
+            marked = replace(capture, details={**capture.details, RESYNC: reason})
+            self.catalog.put_database(database, captures=[marked])
+
+    # Doing it
+
+    def _advance(self, cut: Cut, verdicts: Mapping[str, Verdict]) -> _Outcome:
+        following = [c for c in self._followed() if verdicts[c.id].answer is Answer.FOLLOW and c.id not in self.again]
+        try:
+            reading = self._read(cut, following)
+        except RereadError as error:
+            self.again |= error.reasons
+            return _Outcome.AGAIN
+        except MillstreamError as error:
+            if self.database.mode is not CaptureMode.WAL or error.code is not Code.CAPTURE_LOST:
+                raise
+            self.progress(f"{self.database.name} is captured by triggers again: {error.message}")
+            self._distrust(reason_of(error))
+            return _Outcome.AGAIN
+        answers = (Answer.FOLLOW, Answer.RESYNC)
+        reread = {i: r for i, r in self.again.items() if verdicts[i].answer in answers} if reading.is_whole else {}
+        self._land(cut, verdicts, reading, reread)
+        return _Outcome.DONE if reading.is_whole else _Outcome.PIECE
+
+    def _read(self, cut: Cut, following: Sequence[Capture]) -> Reading:
+        if self.database.mode is CaptureMode.WAL:
+            others = [c for c in self._followed() if c not in following]
+            reading = read_slot(self.connection, cut, self.database, following, others)
+        else:
+            reading = read_buffers(cut, self.database, following)
+            is_free = cut.connection is not self.connection or can_flush_within_transaction(self.connection)
+            flush_wal(self.connection if is_free else self.second())  # a crash must not undo what is counted as read
+        found = {i: moved(self.worker.store, self.captures[i]) for i in reading.windows}
+        if wrong := {i: reason for i, reason in found.items() if reason is not None}:
+            raise RereadError(wrong)
+        return reading
+
+    def _land(self, cut: Cut, verdicts: Mapping[str, Verdict], reading: Reading, reread: Mapping[str, str]) -> None:
+        touched, before = {*reading.windows, *reread}, dict(self.captures)
+        tick_id = self._begin(reading.position, touched) if touched else self.database.last_tick
+        limit = self.settings.direct_max_rows
+        landing = Landing(self.worker, cut, tick_id, commit_metadata(cut, reading.position), limit, self.progress)
+        for id_, window in reading.windows.items():
+            self.captures[id_] = self._landed(landing, before[id_], verdicts[id_], window)
+        wider = dict(self._missing_columns())
+        for id_, reason in reread.items():
+            self.captures[id_] = landing.compare(before[id_], verdicts[id_], reason, wider.get(id_, ()))
+        self._check_held(cut, [before[id_] for id_ in reread])
+        self.landed |= touched
+        for id_, look in landing.looks.items():
+            verdicts = {**verdicts, id_: replace(verdicts[id_], look=look)}
+        self.hindrance = reading.hindrance
+        self._complete(cut, verdicts, reading, touched, tick_id)
+
+    def _check_held(self, cut: Cut, compared: Sequence[Capture]) -> None:
+        """See that nobody could have altered the tables while they were compared; else that is to be done again."""
+        if cut.snapshot is None:
+            return
+        try:
+            cut.snapshot.check()
+        except MillstreamError as error:
+            marked = [replace(c, details={**c.details, RESYNC: f"{error.code}: {error.message}"}) for c in compared]
+            self.catalog.put_database(self.database, captures=marked)
+            raise
+
+    def _landed(self, landing: Landing, capture: Capture, verdict: Verdict, window: Window | KeyedWindow) -> Capture:
+        try:
+            return landing.land(capture, verdict, window)
+        except MillstreamError as error:
+            if error.code is Code.CAPTURE_LOST:
+                marked = replace(capture, details={**capture.details, RESYNC: f"{error.code}: {error.message}"})
+                self.catalog.put_database(self.database, captures=[marked])
+            raise
+
+    # Recording it
+
+    def _begin(self, position: Position, capture_ids: Collection[str]) -> int:
+        made = [self.worker.store.transaction_version(self.captures[i].path, i) or 0 for i in capture_ids]
+        tick_id = max(self.database.last_tick, *made) + 1
+        self.database = replace(self.database, last_tick=tick_id, open_tick=OpenTick(id=tick_id, position=position))
+        self.catalog.put_database(self.database)
+        return tick_id
+
+    def _complete(
+        self, cut: Cut, verdicts: Mapping[str, Verdict], reading: Reading, touched: Collection[str], tick_id: int
+    ) -> None:
+        readers = Readers(self.catalog)
+        if cut.identity != _identity(self.database):
+            readers.reinitialise(self.database.name, f"{Code.DATABASE_REPLACED}: {self.database.name} was replaced")
+        before = self.database.position
+        for capture in self.captures.values():
+            verdict = verdicts[capture.id]
+            readers.tell(capture, verdict.answer, verdict.reason)
+            pending = self.again.get(capture.id) if capture.id not in touched else None
+            if capture.id in reading.ahead:
+                continue
+            after = _recorded(capture, verdict, before, is_landed=capture.id in touched, pending=pending)
+            if BUFFER in capture.details and BUFFER not in after.details:
+                self.released.append(capture.oid)
+            self.captures[capture.id] = after
+        database = replace(
+            self.database,
+            system=cut.identity.system,
+            timeline=cut.identity.timeline,
+            database=cut.identity.database,
+            position=reading.position,
+            reached_at=self.now(),
+            last_tick=tick_id,
+            open_tick=None,
+        )
+        if views := readers.views(cut.connection, self.database):
+            database = with_details(database, {VIEWS: views})
+        is_seen = database.details.get(VIEWS) != self.database.details.get(VIEWS)
+        self.database = self._switched(cut, database)
+        self.catalog.put_database(self.database, captures=list(self.captures.values()), is_seen=is_seen)
+
+    def _switched(self, cut: Cut, database: AttachedDatabase) -> AttachedDatabase:
+        """The database with its changes read the other way from now on, if the tick can be the last one by this way."""
+        followed = self._followed()
+        if database.mode is CaptureMode.TRANSITIONING:
+            try:
+                return self.switch.cut(cut, database, followed)
+            except MillstreamError as error:
+                self.obstacle = reason_of(error)
+                return database
+        installed = database.details.get(INSTALLED)
+        if installed is None or not all(BUFFER in c.details for c in followed):
+            return database
+        assert database.position is not None
+        if not may_cut_to_triggers(WalPosition.load(database.position), PgSnapshot.parse(str(installed))):
+            return database
+        self.slots.append(slot_in(database))
+        moved_back = with_details(database, {WAL: None, INSTALLED: None, HINDERED: self.hindrance})
+        return replace(moved_back, mode=CaptureMode.TRIGGER, position={"snapshot": database.position["snapshot"]})
+
+    def _versions(self) -> dict[str, int]:
+        return {c.name: c.version for c in self.captures.values() if c.version is not None}
+
+    # Afterwards
+
+    def _clean_up(self) -> None:
+        """Let go of what was landed, and of what nothing is read from any more."""
+        source, position = Source(self.connection, self.catalog, self.database), self.database.position
+        assert position is not None
+        if self.obstacle is not None:
+            self.database = self.switch.abandon(self.catalog, self.connection, self.database, self.obstacle)
+        if self.database.mode is CaptureMode.WAL:
+            advance(self.connection, slot_in(self.database), WalPosition.load(position).lsn)
+            after, self.database = source.settle(self._followed(), is_hindered=self.hindrance is not None)
+            self.captures |= {c.id: c for c in after}
+        else:
+            landed = [self.captures[id_] for id_ in self.landed if BUFFER in self.captures[id_].details]
+            trim(self.connection, [buffer_of(c) for c in landed], position["snapshot"])
+        for oid in self.released:
+            source.release(oid)
+        for slot in self.slots:
+            forget(self.connection, slot)
+        self.released, self.slots, self.landed, self.obstacle = [], [], set(), None
+
+    def _recover(self, tick: OpenTick) -> None:
+        """Find out where the mirrors are that a tick was bringing forward when it was cut short."""
+        self.progress(f"recovering an interrupted tick of {self.database.name}")
+        for capture in self.captures.values():
+            after = recovered(self.worker.store, capture, tick, self.database.position)
+            self.captures[capture.id] = after
+        self.database = replace(self.database, last_tick=max(self.database.last_tick, tick.id), open_tick=None)
+        self.catalog.put_database(self.database, captures=list(self.captures.values()))
+
+
+def _recorded(
+    capture: Capture, verdict: Verdict, before: Position | None, *, is_landed: bool, pending: str | None
+) -> Capture:
+    """A capture as it is once a tick has ended.
+
+    Args:
+        before: the database's position before.
+        pending: why it is still to be compared with its table.
+    """
+    details = {**capture.details, RESYNC: pending} if pending is not None else dict(capture.details)
+    match verdict.answer:
+        case Answer.GIVE_UP:
+            details = {k: v for k, v in details.items() if k not in (BUFFER, MISSING)} | {STALE: verdict.reason}
+        case Answer.MISS:
+            details = {k: v for k, v in details.items() if k not in (BUFFER, STALE)} | {MISSING: verdict.reason}
+    is_followed = verdict.answer is Answer.FOLLOW and not is_whole(capture) and pending is None
+    if not is_landed and not is_followed:
+        own = details.get(POSITION) or (dict(before) if before is not None else None)
+        return replace(capture, details={**details, POSITION: own})
+    details = {k: v for k, v in details.items() if k not in (POSITION, RESYNC, MISSING)}
+    look = verdict.look
+    assert look is not None
+    return replace(capture, key=key_of(capture, look), shape=look.shape, filenodes=look.storage, details=details)
+
+
+def _identity(database: AttachedDatabase) -> Identity:
+    return Identity(database.system, database.timeline, database.database)
+
+
+def commit_metadata(cut: Cut, position: Position | None = None) -> dict[str, object]:
+    """What a mirror's commit says: where in which database it is."""
+    identity = cut.identity
+    return {
+        "postgres": {
+            "position": dict(position or {"snapshot": cut.position}),
+            "system": str(identity.system),
+            "timeline": identity.timeline,
+            "database": identity.database,
+        }
+    }

@@ -1,0 +1,111 @@
+"""What is to be done about a captured table, from what it was and what a poll sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from millstream.catalog.attached import STALE, Capture
+from millstream.errors import MillstreamError
+from millstream.refresh.capture.record import BUFFER, MISSING, RESYNC, is_whole
+from millstream.sources.postgres.looks import Look
+from millstream.sources.postgres.relations import Relation
+from millstream.sources.postgres.types import MirrorColumn, mirror_columns
+
+
+class Answer(Enum):
+    """What to do."""
+
+    FOLLOW = auto()
+    """Land its window."""
+    RESYNC = auto()
+    """Compare the mirror with the table: something happened that no capture has seen."""
+    REINSTALL = auto()
+    """Make its buffer and triggers anew; then compare."""
+    GIVE_UP = auto()
+    """Its mirror cannot hold it any more; whoever reads it binds anew."""
+    MISS = auto()
+    """It is gone."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do about a capture, and why; `look` is what the table is like now, `relation` where it was needed."""
+
+    answer: Answer
+    reason: str = ""
+    look: Look | None = None
+    relation: Relation | None = None
+    columns: tuple[tuple[str, str, str], ...] | None = None
+    """The captured columns as they are to be from now on, where their PostgreSQL types are others."""
+
+
+def judge(capture: Capture, look: Look | None, triggers: str | None) -> Verdict | None:
+    """What to do, by fingerprints alone; None if the table has to be looked at more closely.
+
+    Args:
+        triggers: the state of the triggers that capture it.
+    """
+    if look is None or (look.schema, look.name) != (capture.schema, capture.table):
+        return None
+    if capture.details.get(MISSING) or capture.details.get(STALE):
+        return None
+    if look.shape != capture.shape:
+        return None
+    if _is_untriggered(capture, triggers):
+        return Verdict(Answer.REINSTALL, "its triggers were changed", look)
+    if reason := capture.details.get(RESYNC):
+        return Verdict(Answer.RESYNC, str(reason), look)
+    if look.storage != capture.filenodes:
+        return Verdict(Answer.RESYNC, "its rows were rewritten, truncated, or other partitions hold them", look)
+    return Verdict(Answer.FOLLOW, look=look)
+
+
+def judge_closely(capture: Capture, relation: Relation | None, look: Look | None, triggers: str | None) -> Verdict:
+    """What to do about a table whose name, oid or captured columns are not what they were.
+
+    Args:
+        relation: what has its name now.
+        look: of the same.
+    """
+    if relation is None or look is None:
+        return Verdict(Answer.MISS, f"{capture.schema}.{capture.table} was dropped or renamed")
+    try:
+        now = mirror_columns(relation, [name for name, _, _ in capture.columns])
+    except MillstreamError as error:
+        return Verdict(Answer.GIVE_UP, error.message, look, relation)
+    if change := _changed(capture.columns, now):
+        return Verdict(Answer.GIVE_UP, change, look, relation)
+    types = {c.name: (c.name, c.pg_type, c.spark_type) for c in now}
+    columns = tuple(types[name] for name, _, _ in capture.columns)  # in the mirror's order
+    if capture.details.get(STALE):
+        return Verdict(Answer.GIVE_UP, str(capture.details[STALE]), look, relation)
+    if relation.oid != capture.oid or capture.details.get(MISSING):
+        return Verdict(Answer.REINSTALL, "another table has its name", look, relation, columns)
+    if columns != capture.columns:
+        return Verdict(Answer.REINSTALL, "a column has another type of the same values", look, relation, columns)
+    if _is_untriggered(capture, triggers):
+        return Verdict(Answer.REINSTALL, "its triggers were changed", look, relation)
+    return Verdict(Answer.RESYNC, "its columns were altered", look, relation)
+
+
+def _changed(before: Sequence[tuple[str, str, str]], now: Sequence[MirrorColumn]) -> str | None:
+    found = {c.name: c for c in now}
+    for name, pg_type, spark_type in before:
+        if name not in found:
+            return f"has lost its column {name}"
+        if found[name].spark_type != spark_type:
+            return f"has changed its column {name} from {pg_type} to {found[name].pg_type}"
+    return None
+
+
+def _is_untriggered(capture: Capture, triggers: str | None) -> bool:
+    """Whether the triggers that should capture it are not what they were."""
+    return not is_whole(capture) and capture.details.get(BUFFER, {}).get("state") != triggers
+
+
+def key_of(capture: Capture, look: Look) -> tuple[str, ...]:
+    """The key by which the mirror's rows can be told, now and before; empty if it is another one or not captured."""
+    captured = {name for name, _, _ in capture.columns}
+    return look.key if captured.issuperset(look.key) else ()

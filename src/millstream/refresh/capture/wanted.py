@@ -1,0 +1,39 @@
+"""What a new capture records of its table, and what it does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.catalog.attached import Capture
+from millstream.errors import Code, MillstreamError
+from millstream.sources.postgres.relations import Relation
+from millstream.sources.postgres.types import MirrorColumn, mirror_columns
+
+
+def wanted_columns(relation: Relation, used: Sequence[str]) -> tuple[MirrorColumn, ...]:
+    """The columns a query uses, and those of the key, by which rows are told apart."""
+    wanted = set(used)
+    try:
+        mirror_columns(relation, relation.key)
+        wanted |= set(relation.key)
+    except MillstreamError:
+        pass  # then rows are told apart by all captured columns
+    if wanted:
+        return mirror_columns(relation, sorted(wanted))
+    for column in relation.columns:  # of a query that only counts rows, one column will do
+        try:
+            return mirror_columns(relation, [column.name])
+        except MillstreamError:
+            continue
+    raise MillstreamError(
+        Code.UNSUPPORTED_TYPE, f"{relation.qualified} has no column that can be captured", hint="give it a key"
+    )
+
+
+def unseen(capture: Capture, statements: Sequence[str]) -> str:
+    """A sentence about the sessions whose changes are not captured before the table's owner runs some statements."""
+    return (
+        f"what sessions with session_replication_role = replica write to {capture.name} is not captured "
+        "(pg_restore --disable-triggers, or a subscription, may be such a session), because only the table's owner can "
+        "have their triggers fire; if there are such sessions, let him run:\n  " + "\n  ".join(statements)
+    )

@@ -1,0 +1,277 @@
+"""Serves stream tables after their refreshes: from the version a served table has recorded to the public stage's own.
+
+The served database alone knows how far a table is served, so nothing here has to be told to anybody else. psycopg is an
+optional dependency: what reaches a database is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from millstream import naming
+from millstream.catalog import Catalog
+from millstream.catalog.attached import AttachedDatabase, Serving
+from millstream.catalog.models import StreamTable
+from millstream.engine.spark_errors import SPARK_ERRORS, first_line
+from millstream.engine.storage import DeltaStore, RangeKind
+from millstream.engine.storage.schema import UnsupportedTypeError, arrow_schema, narrowed
+from millstream.errors import Code, MillstreamError
+from millstream.settings import Settings
+from millstream.sources.delta import DeltaInput
+
+if TYPE_CHECKING:
+    from millstream.sinks.postgres.serve import PostgresSink, Served
+    from millstream.sinks.postgres.target import Connection, Target
+
+# a result of more rows goes through files instead of the driver's memory
+_MAX_COLLECTED_ROWS = 200_000
+_BATCH_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class StageFeed:
+    """The public stage of a stream table at its present version, as a served table reads it."""
+
+    store: DeltaStore
+    table: StreamTable
+    spill: Path
+
+    @property
+    def version(self) -> int:
+        """The version to serve."""
+        version = self.table.public_stage.version
+        if version is None:
+            raise MillstreamError(Code.NOT_POPULATED, f"{self.table.name} has never been refreshed")
+        return version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns the user sees.
+
+        Raises:
+            MillstreamError: UNSUPPORTED_TYPE.
+        """
+        stage = self.table.public_stage
+        fields = narrowed(self.store.snapshot(stage.path, stage.version).spark_schema, self._outputs)
+        try:
+            stored = arrow_schema(fields)
+        except UnsupportedTypeError as e:
+            raise MillstreamError(
+                Code.UNSUPPORTED_TYPE, f"{self.table.name} cannot be served: {e}", hint="cast the column in the query"
+            ) from e
+        return pa.schema([pa.field(n, f.type) for n, f in zip(self._names, stored, strict=True)])
+
+    def delta(self, after: int) -> pa.Table | str:
+        """The net change since a version; or the reason why there is none."""
+        path, upto = self.table.public_stage.path, self.version
+        columns = [*dict.fromkeys(self._outputs), *([naming.VISIBLE] if self._hides_rows else [])]
+        summary = self.store.classify(path, after, upto, columns)
+        if summary.kind is RangeKind.REPLACED:
+            return "NO_DELTA: the stream table was recomputed"
+        if not summary.kind.has_delta:
+            return f"NO_DELTA: {summary.reason}"
+        changes = self.store.changes(path, after, upto, columns)
+        rows = changes.arrow if changes.arrow is not None else changes.frame.toArrow()
+        if self._hides_rows:
+            rows = rows.filter(pc.fill_null(rows[naming.VISIBLE], fill_value=False))
+        wanted = [*self._outputs, naming.WEIGHT]
+        typed = self.schema.append(pa.field(naming.WEIGHT, pa.int64()))
+        return pa.Table.from_arrays([rows[c] for c in wanted], names=[*self._names, naming.WEIGHT]).cast(typed)
+
+    def contents(self) -> Iterable[pa.Table]:
+        """All rows, in pieces."""
+        stage = self.table.public_stage
+        stored = dict(zip(self._names, self._outputs, strict=True))
+        source = DeltaInput(str(self.table.name), stage.path, stored, self._hides_rows)
+        frame = source.contents(self.store, self.version, self._names)
+        rows = self.store.snapshot(stage.path, self.version).num_rows
+        if rows is not None and rows <= _MAX_COLLECTED_ROWS:
+            yield frame.toArrow().cast(self.schema)
+            return
+        directory = self.spill / f"serving-{uuid.uuid4().hex[:8]}"
+        try:
+            frame.write.parquet(str(directory))
+            # Spark writes timestamps in its old format, which knows no nanoseconds of the year 3000
+            options = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
+            files = ds.dataset(directory, format=ds.ParquetFileFormat(read_options=options))
+            for batch in files.to_batches(batch_size=_BATCH_ROWS):
+                yield pa.Table.from_batches([batch]).select(self._names).cast(self.schema)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    @property
+    def _names(self) -> list[str]:
+        return [name for name, _ in self.table.definition.columns]
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [str(c) for c in self.table.definition.body["outputs"]]
+
+    @property
+    def _hides_rows(self) -> bool:
+        return bool(self.table.definition.body["hides_rows"])
+
+
+class TableServer:
+    """Serves stream tables; keeps connections open between refreshes.
+
+    Args:
+        spill: a directory for results that are too large for memory.
+        notify: told what a user should know.
+    """
+
+    def __init__(self, catalog: Catalog, settings: Settings, spill: Path, notify: Callable[[str], None]) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self.spill = spill
+        self._notify = notify
+        self._idle: dict[str, list[Connection]] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        with self._lock:
+            for connection in (c for kept in self._idle.values() for c in kept):
+                connection.close()
+            self._idle.clear()
+
+    def serving_of(self, table: StreamTable) -> Serving | None:
+        """Where a stream table is served, or None."""
+        return next((s for s in self._catalog.servings() if s.table_id == table.id), None)
+
+    def serve(self, table: StreamTable, store: DeltaStore) -> Served | None:
+        """Bring what a stream table is served as up to its contents; None if it is not served.
+
+        Raises:
+            MillstreamError: SERVE_FAILED, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, ...; the served table is as it was.
+        """
+        serving = self.serving_of(table)
+        if serving is None:
+            return None
+        from millstream.sinks.postgres.target import Mark
+
+        feed = StageFeed(store, table, self.spill)
+        stage = table.public_stage
+        assert table.data_timestamp is not None
+        mark = Mark(
+            lake_id=self._catalog.lake_id(),
+            stream_table=str(table.name),
+            stage_id=stage.id,
+            version=feed.version,
+            refresh_id=store.transaction_version(stage.path, stage.id) or 0,
+            data_timestamp=table.data_timestamp,
+        )
+        target = target_of(serving, feed.schema)
+        try:
+            with self.sink(serving.database, table) as sink:
+                done = sink.serve(target, mark, feed)
+        except (*SPARK_ERRORS, OSError) as e:
+            raise MillstreamError(
+                Code.SERVE_FAILED,
+                f"{table.name} could not be served as {serving.name}: {first_line(e)}",
+                hint="the next refresh serves what is missing",
+            ) from e
+        for notice in done.notices:
+            self._notify(notice)
+        return done
+
+    @contextmanager
+    def sink(self, database: str, table: StreamTable) -> Iterator[PostgresSink]:
+        """What writes into a database on behalf of a stream table.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED, DATABASE_UNREACHABLE, DATABASE_REPLACED, DEPENDENCY_MISSING.
+        """
+        attached = self._catalog.find_database(database)
+        if attached is None:
+            raise MillstreamError(
+                Code.NOT_ATTACHED,
+                f"there is no attached database {database}",
+                hint=f"ATTACH POSTGRES '…' AS {database}",
+            )
+        try:
+            from millstream.sinks.postgres.ledger import Ledger
+            from millstream.sinks.postgres.serve import PostgresSink
+        except ImportError as e:
+            raise MillstreamError(
+                Code.DEPENDENCY_MISSING,
+                "serving into a PostgreSQL database needs psycopg",
+                hint="pip install 'millstream[postgres]'",
+            ) from e
+        captures = self._catalog.captures(database)
+        sources = {c.oid: f"{c.schema}.{c.table}" for c in captures if c.name in table.base_frontier}
+        connection = self._connection(attached)
+        try:
+            yield PostgresSink(connection, Ledger(self._settings.serving_schema), sources)
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            self._idle.setdefault(database, []).append(connection)
+
+    def _connection(self, attached: AttachedDatabase) -> Connection:
+        with self._lock:
+            kept = self._idle.get(attached.name, [])
+            while kept:
+                connection = kept.pop()
+                if _is_alive(connection):
+                    return connection
+        from millstream.sources.postgres.address import Address
+        from millstream.sources.postgres.connection import connect, identify
+
+        connection = connect(Address(attached.address), for_users=True)
+        identity = identify(connection)
+        if (identity.system, identity.database) != (attached.system, attached.database):
+            connection.close()
+            raise MillstreamError(
+                Code.DATABASE_REPLACED,
+                f"another database answers under the address of {attached.name}",
+                hint=f"DETACH {attached.name} and attach it again",
+            )
+        return connection
+
+
+def target_of(serving: Serving, schema: pa.Schema | None = None) -> Target:
+    """The served table as it shall be; without a schema, to be dropped.
+
+    Raises:
+        MillstreamError: UNSUPPORTED_TYPE, NAME_INVALID.
+    """
+    from millstream.sinks.postgres.target import Target, UserTriggers
+    from millstream.sinks.postgres.types import served_columns
+
+    key = serving.details["key"]
+    return Target(
+        table_id=serving.table_id,
+        schema=serving.schema,
+        table=serving.table,
+        columns=served_columns(schema) if schema is not None else (),
+        key=tuple(key) if key is not None else None,
+        is_key_total=bool(serving.details["is_key_total"]),
+        owner=serving.details.get("owner"),
+        grants=tuple(serving.details.get("grants", ())),
+        user_triggers=UserTriggers(serving.details["user_triggers"]),
+    )
+
+
+def _is_alive(connection: Connection) -> bool:
+    """Whether a connection that was kept is still one; the server may have been restarted."""
+    from psycopg import OperationalError
+
+    try:
+        connection.execute("SELECT")
+    except OperationalError:
+        connection.close()
+        return False
+    return True

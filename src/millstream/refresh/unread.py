@@ -1,0 +1,25 @@
+"""What of attached databases is captured though nobody reads it any more; asked of the catalog alone."""
+
+from __future__ import annotations
+
+from millstream.catalog import Catalog
+from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
+
+
+def unread(catalog: Catalog, database: str) -> list[Capture]:
+    """The captures of a database that no stream table reads."""
+    captures = catalog.captures(database)
+    if not captures:
+        return []
+    read = {d.name for table in catalog.list() for d in table.definition.dependencies}
+    return [c for c in captures if c.name not in read]
+
+
+def is_wal_unread(catalog: Catalog, database: AttachedDatabase) -> bool:
+    """Whether a database keeps WAL, or is about to, for no capture at all."""
+    return database.mode is not CaptureMode.TRIGGER and not catalog.captures(database.name)
+
+
+def forgotten(catalog: Catalog) -> list[str]:
+    """The databases in which something is left to be ended, after a crash or while they could not be reached."""
+    return [d.name for d in catalog.databases() if unread(catalog, d.name) or is_wal_unread(catalog, d)]

@@ -1,0 +1,108 @@
+"""Reading tables of attached databases by `ms.sql` and `ms.table`, beside any stream table.
+
+A mirror that has all columns of its table is read itself, as of the last refresh. Any other table, and every view, is
+read from the database, as it is now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millstream.catalog.attached import AttachedDatabase
+from millstream.catalog.models import ObjectKind
+from millstream.engine.spark_errors import SPARK_ERRORS
+from millstream.errors import Code, MillstreamError
+from millstream.lake import Lake
+from millstream.lake.attached import spark_columns
+from millstream.naming import RESERVED_PREFIX, TableName, quote
+from millstream.service.notices import NoticeWarning, tell
+from millstream.sources.landing import land
+from millstream.sql.sources import Source
+from millstream.sql.statements import Other
+from millstream.sql.text import TableReference, exchange_tables_read
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession) -> str:
+    """A statement's text, the attached tables it reads exchanged for tables Spark knows.
+
+    Raises:
+        MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE; UNSUPPORTED_SQL for a view over them.
+    """
+    said = statement.text.lower()
+    if not any(database.name in said for database in lake.catalog.databases()):
+        return statement.text
+
+    def replacement(reference: TableReference) -> str | None:
+        if lake.attached.database(reference.parts) is None:
+            return None
+        if statement.verb == "CREATE" and statement.kind == "VIEW" and not statement.temporary:
+            raise MillstreamError(
+                Code.UNSUPPORTED_SQL,
+                f"a view of the lake cannot read {'.'.join(reference.parts)}, which lies in an attached database",
+                sql=statement.text,
+                hint="make it a stream table, or a view of that database",
+            )
+        return readable(lake, spark, reference.parts)
+
+    return exchange_tables_read(statement.text, replacement)
+
+
+def readable(lake: Lake, spark: SparkSession, parts: Sequence[str]) -> str:
+    """What Spark can read for a name of an attached database.
+
+    Raises:
+        MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
+    """
+    name, database = lake.resolve(parts), lake.attached.database(parts)
+    assert name is not None
+    assert database is not None
+    mirror = lake.catalog.lake_object(ObjectKind.TABLE, name)
+    try:
+        is_view = lake.attached.relation(name.parts).view_text is not None
+    except MillstreamError as error:
+        if error.code is not Code.DATABASE_UNREACHABLE or mirror is None:
+            raise
+        return lake.spark_name(name)
+    found = lake.find(name.parts) if not is_view else None
+    if isinstance(found, Source):
+        if TableName.parse(found.id) != name:  # a stream table is served there
+            return lake.spark_name(TableName.parse(found.id))
+        wanted = {c.name.lower() for c in found.columns}
+        if mirror is not None and wanted <= {c.name.lower() for c in lake.table_columns(mirror)}:
+            return lake.spark_name(name)
+    return _temporary(_read_now(lake, spark, database, name), name)
+
+
+def _read_now(lake: Lake, spark: SparkSession, database: AttachedDatabase, name: TableName) -> DataFrame:
+    """A table's or view's rows as one snapshot of the database has them; many of them are copied into the lake."""
+    from millstream.sources.postgres.address import Address
+    from millstream.sources.postgres.bootstrap import Snapshot, coded_error, read_small, spark_frame
+    from millstream.sources.postgres.types import mirror_columns, mirror_schema
+
+    relation = lake.attached.relation(name.parts)
+    _, unreadable = spark_columns(relation)
+    for column, why in unreadable:
+        tell(f"{name} is read without its column {column}: {why}", NoticeWarning)
+    left_out = {column for column, _ in unreadable}
+    columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in left_out])
+    directory = lake.root / "copies" / hashlib.sha256(str(name).encode()).hexdigest()[:16]
+    with Snapshot(Address(database.address)) as snapshot:
+        rows = read_small(snapshot, relation, columns)
+        if rows is not None:
+            return spark.createDataFrame(rows, schema=mirror_schema(columns))
+        try:
+            land(spark_frame(spark, snapshot, relation, columns), directory)
+        except SPARK_ERRORS as e:
+            raise coded_error(e) or e from e
+    return spark.read.format("delta").load(str(directory))
+
+
+def _temporary(frame: DataFrame, name: TableName) -> str:
+    view = f"{RESERVED_PREFIX}copy_{hashlib.sha256(str(name).encode()).hexdigest()[:16]}"
+    frame.createOrReplaceTempView(view)
+    return quote(view)

@@ -1,0 +1,325 @@
+"""Attaching PostgreSQL databases, and taking them away again; none of it needs Spark.
+
+psycopg is an optional dependency: whatever reaches a database is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millstream.catalog import Catalog
+from millstream.catalog.attached import AttachedDatabase, Capture, Position
+from millstream.catalog.models import ObjectKind, StreamTable
+from millstream.errors import Code, MillstreamError
+from millstream.naming import DEFAULT_SCHEMA, RESERVED_PREFIX, TableName
+from millstream.refresh.locks import Locks
+from millstream.results import SourceStatus
+from millstream.service.notices import NoticeWarning, tell
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.sources.postgres.connection import Connection
+    from millstream.sources.postgres.installed import BufferSettings
+    from millstream.sources.postgres.slot import Slot
+
+CDC = ("auto", "trigger", "wal")
+BUFFER_SCHEMA = "buffer_schema"
+"""The detail of an attached database that says where its buffers lie, whatever the setting has become."""
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+# What the first part of a name may be in Spark: its catalogs, its own schemas, and the formats of files.
+_RESERVED = {DEFAULT_SCHEMA, "spark_catalog", "session", "system", "global_temp", "information_schema"}
+_RESERVED |= {"delta", "parquet", "orc", "csv", "json", "text", "avro"}
+
+
+class Attaching:
+    """The attached databases of a lake."""
+
+    def __init__(
+        self, catalog: Catalog, locks: Locks, settings: Settings, root: Path, clock: Callable[[], datetime]
+    ) -> None:
+        self._catalog = catalog
+        self._locks = locks
+        self._settings = settings
+        self._root = root
+        self._clock = clock
+
+    # Attaching
+
+    def attach(self, name: str, url: str, cdc: str) -> AttachedDatabase:
+        """Check everything capture needs of a database, all at once, and record it.
+
+        Raises:
+            MillstreamError: NAME_INVALID, NAME_TAKEN, SETTING_INVALID, ADDRESS_INVALID, SECRET_IN_ADDRESS,
+                DATABASE_UNREACHABLE, DATABASE_UNFIT, PRIVILEGE_MISSING with the statements that grant what is missing.
+        """
+        name, cdc = name.strip().lower(), cdc.strip().lower()
+        self._check_name(name)
+        if cdc not in CDC:
+            raise MillstreamError(Code.SETTING_INVALID, f"cdc = {cdc!r}", hint=f"it must be one of {', '.join(CDC)}")
+        with _driver():
+            from millstream.sources.postgres.address import Address
+            from millstream.sources.postgres.connection import connect
+        address = Address.parse(url)
+        with self._locks.acquire([lock_key(name)]):
+            self._require_free(name)
+            with connect(address) as connection:
+                item = self._checked(connection, name, str(address), cdc)
+                self._refuse_second(item)
+            self._catalog.put_database(item)
+        return item
+
+    def _check_name(self, name: str) -> None:
+        if not _NAME.fullmatch(name) or name.startswith(RESERVED_PREFIX):
+            raise MillstreamError(
+                Code.NAME_INVALID,
+                f"{name!r} is no name for a database",
+                hint="use one of letters, digits and underscores, such as shop",
+            )
+        if name in _RESERVED:
+            raise MillstreamError(Code.NAME_INVALID, f"{name} means something else in SQL", hint="use another name")
+
+    def _require_free(self, name: str) -> None:
+        """Neither a database nor a schema of the lake: `shop.orders` must mean one thing."""
+        if self._catalog.find_database(name) is not None:
+            raise MillstreamError(
+                Code.NAME_TAKEN, f"a database is attached as {name}", hint=f"use another name, or DETACH {name} first"
+            )
+        schemas = {item.name.schema for item in self._catalog.lake_objects()}
+        schemas |= {table.name.schema for table in self._catalog.list()}
+        if name in schemas or (self._root / "tables" / f"{name}.db").exists():
+            raise MillstreamError(
+                Code.NAME_TAKEN, f"the lake has a schema {name}", hint="attach the database under another name"
+            )
+
+    def _checked(self, connection: Connection, name: str, address: str, cdc: str) -> AttachedDatabase:
+        from millstream.sources.postgres.connection import identify
+        from millstream.sources.postgres.installed import BufferSettings
+        from millstream.sources.postgres.own_objects import refuse_foreign_schema
+        from millstream.sources.postgres.privileges import missing_grants
+
+        schema = self._settings.change_buffer_schema
+        refuse_foreign_schema(connection, BufferSettings(schema=schema, lake=self._catalog.lake_id()))
+        missing = missing_grants(connection, schema, wal=cdc == "wal")
+        if missing.required:
+            raise MillstreamError(
+                Code.PRIVILEGE_MISSING,
+                f"the role of {address} lacks what capture needs",
+                hint="have an administrator of the database run:\n  " + "\n  ".join(missing.required),
+            )
+        identity = identify(connection)
+        if cdc == "wal":
+            _require_logical(connection)
+        if missing.by_schema:
+            tell(
+                f"no table of these schemas of {name} can be read; if one should be, run in the database:\n  "
+                + "\n  ".join(missing.by_schema),
+                NoticeWarning,
+            )
+        return AttachedDatabase(
+            name=name,
+            address=address,
+            cdc=cdc,
+            system=identity.system,
+            timeline=identity.timeline,
+            database=identity.database,
+            details={BUFFER_SCHEMA: schema},
+        )
+
+    def _refuse_second(self, item: AttachedDatabase) -> None:
+        for other in self._catalog.databases():
+            if (other.system, other.database) == (item.system, item.database):
+                raise MillstreamError(
+                    Code.NAME_TAKEN,
+                    f"the database {item.database} is attached already, as {other.name}",
+                    hint=f"use {other.name} in queries: its changes are captured once",
+                )
+
+    # Detaching
+
+    def get(self, name: str) -> AttachedDatabase:
+        """An attached database.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED.
+        """
+        found = self._catalog.find_database(name.strip().lower())
+        if found is None:
+            known = ", ".join(d.name for d in self._catalog.databases()) or "none"
+            raise MillstreamError(
+                Code.NOT_ATTACHED, f"there is no attached database {name}", hint=f"attached are: {known}"
+            )
+        return found
+
+    def dependents(self, name: str) -> tuple[TableName, ...]:
+        """The stream tables that read a database directly, or are served into it."""
+        served = {serving.table_id for serving in self._catalog.servings(name)}
+        return tuple(t.name for t in self._catalog.list() if t.id in served or _reads(t, name))
+
+    def _refuse_dependents(self, name: str) -> None:
+        servings = {s.table_id: s.name for s in self._catalog.servings(name)}
+        said = [f"{t.name} reads it" for t in self._catalog.list() if _reads(t, name)]
+        said += [f"{t.name} is served as {servings[t.id]}" for t in self._catalog.list() if t.id in servings]
+        if said:
+            raise MillstreamError(
+                Code.DEPENDENTS_EXIST,
+                f"{name} is in use: {', '.join(said)}",
+                hint="drop or redefine these first, or detach with CASCADE, which drops them",
+            )
+
+    def detach(self, name: str, *, forget: bool = False) -> None:
+        """Remove everything millstream made in a database that nothing needs any more, its mirrors, and its record.
+
+        Args:
+            forget: leave the database as it is; `script` is for its owner to run.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
+        """
+        database = self.get(name)
+        # First the lock under which captures begin: their reader is recorded before it is given back.
+        with self._locks.acquire([f"captures-{database.name}"]), self._locks.acquire([lock_key(database.name)]):
+            self._refuse_dependents(database.name)
+            if not forget:
+                self._uninstall(database)
+            for capture in self._catalog.captures(database.name):
+                shutil.rmtree(capture.path, ignore_errors=True)
+                self._catalog.drop_lake_object(ObjectKind.TABLE, TableName.parse(capture.name))
+                self._catalog.drop_capture(capture.id)
+            self._catalog.drop_database(database.name)
+
+    def _uninstall(self, database: AttachedDatabase) -> None:
+        with _driver():
+            from psycopg import Error
+            from psycopg.errors import InsufficientPrivilege
+
+            from millstream.sources.postgres.address import Address
+            from millstream.sources.postgres.connection import connect, unreachable
+            from millstream.sources.postgres.own_objects import remove_everything
+        address = Address(database.address)
+        try:
+            with connect(address) as connection:
+                remove_everything(connection, self.buffers(database), self.slot(database))
+        except (MillstreamError, Error) as e:
+            error = e if isinstance(e, MillstreamError) else unreachable(address, e)
+            if isinstance(e, InsufficientPrivilege):
+                error = MillstreamError(Code.PRIVILEGE_MISSING, f"{address}: {str(e).splitlines()[0]}")
+            raise MillstreamError(
+                error.code,
+                error.message,
+                hint=f"`millstream detach {database.name} --script` prints the SQL that removes what millstream made "
+                f"there; once that has run, or the database is no more, `millstream detach {database.name} --forget`",
+            ) from None
+
+    def script(self, name: str) -> str:
+        """The SQL that removes what millstream made in a database, to be run there by hand.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED.
+        """
+        database = self.get(name)
+        with _driver():
+            from millstream.sinks.postgres.removal import bookkeeping_removal
+            from millstream.sources.postgres.own_objects import removal_script
+        bookkeeping = bookkeeping_removal(self._settings.serving_schema, self._catalog.lake_id())
+        return f"{removal_script(self.buffers(database), self.slot(database))}{bookkeeping.as_string()};\n"
+
+    def buffers(self, database: AttachedDatabase) -> BufferSettings:
+        """How the buffers of a database are kept."""
+        from millstream.sources.postgres.installed import BufferSettings
+
+        return BufferSettings(schema=str(database.details[BUFFER_SCHEMA]), lake=self._catalog.lake_id())
+
+    def slot(self, database: AttachedDatabase) -> Slot:
+        """The replication slot of a database, whether there is one or not."""
+        from millstream.sources.postgres.slot import slot_of
+
+        return slot_of(self._catalog.lake_id(), database.name)
+
+    # Looking
+
+    def sources(self) -> list[SourceStatus]:
+        """The attached databases, and of each what is captured, how, how far and how stale."""
+        found: list[SourceStatus] = []
+        tables = self._catalog.list()
+        for database in self._catalog.databases():
+            age = (self._clock() - database.reached_at).total_seconds() if database.reached_at is not None else None
+            captures = self._catalog.captures(database.name)
+            buffered = self._buffered(database, captures) if captures else {}
+            for capture in captures or (None,):
+                name = capture.name if capture is not None else None
+                readers = [str(t.name) for t in tables if any(d.name == name for d in t.definition.dependencies)]
+                found.append(
+                    SourceStatus(
+                        name=database.name,
+                        kind="postgres",
+                        address=database.address,
+                        cdc=database.cdc,
+                        mode=str(database.mode),
+                        table=name,
+                        columns=tuple(column for column, _, _ in capture.columns) if capture is not None else (),
+                        position=_shown(database.position) if capture is not None else None,
+                        staleness=age if capture is not None else None,
+                        buffered_rows=buffered.get(capture.oid) if capture is not None else None,
+                        readers=tuple(readers),
+                    )
+                )
+        return found
+
+    def _buffered(self, database: AttachedDatabase, captures: Sequence[Capture]) -> dict[int, int]:
+        """The changes that wait in the database; none are known where it cannot be reached, or has no buffers."""
+        with _driver():
+            from psycopg import OperationalError
+
+            from millstream.sources.postgres.address import Address
+            from millstream.sources.postgres.connection import connect
+            from millstream.sources.postgres.own_objects import buffered_rows
+        try:
+            with connect(Address(database.address)) as connection:
+                return buffered_rows(connection, self.buffers(database), [c.oid for c in captures])
+        except (MillstreamError, OperationalError):
+            return {}
+
+
+def lock_key(name: str) -> str:
+    """The lock under which a database's records and mirrors change."""
+    return f"database-{name}"
+
+
+def _reads(table: StreamTable, database: str) -> bool:
+    return any(TableName.parse(d.name).database == database for d in table.definition.dependencies)
+
+
+def _shown(position: Position | None) -> str | None:
+    if position is None:
+        return None
+    return str(position.get("lsn") or position.get("snapshot"))
+
+
+def _require_logical(connection: Connection) -> None:
+    row = connection.execute("SHOW wal_level").fetchone()
+    if row is not None and row[0] != "logical":
+        raise MillstreamError(
+            Code.DATABASE_UNFIT,
+            f"the server's wal_level is {row[0]}, so that its WAL has no rows to read",
+            hint="ALTER SYSTEM SET wal_level = logical and restart the server, or attach with cdc 'trigger'",
+        )
+
+
+@contextmanager
+def _driver() -> Iterator[None]:
+    """Around imports that need psycopg."""
+    try:
+        yield
+    except ImportError as e:
+        raise MillstreamError(
+            Code.DEPENDENCY_MISSING,
+            "attaching a PostgreSQL database needs psycopg",
+            hint="pip install 'millstream[postgres]'",
+        ) from e

@@ -1,0 +1,220 @@
+"""Declaring where a stream table is served, and ending that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream.catalog import Catalog
+from millstream.catalog.attached import Serving
+from millstream.catalog.models import ObjectKind, StreamTable
+from millstream.engine.worker import Workers
+from millstream.errors import Code, MillstreamError
+from millstream.lake import Compiled
+from millstream.lake.served_key import ServedKey, known_result, served_key
+from millstream.naming import TableName
+from millstream.ops.known import Known
+from millstream.refresh.serving import StageFeed, TableServer, target_of
+from millstream.service.definitions import Definitions
+from millstream.service.notices import NoticeWarning, ServingWarning, tell
+from millstream.settings import Settings
+
+_PARTS = re.compile(r'\s*("(?:[^"]|"")+"|`(?:[^`]|``)+`|[^\s."`]+)\s*(?:\.|\Z)')
+_TRIGGERS = ("auto", "off", "on")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Where and how a stream table shall be served.
+
+    Args:
+        to: `database.schema.table`; the schema is `public` where it is left out.
+        user_triggers: `auto` lets users' triggers fire, `off` does not; None takes the setting.
+        owner: a role that shall own the table.
+        grants: roles that may read it.
+    """
+
+    to: str
+    user_triggers: str | None = None
+    owner: str | None = None
+    grants: Sequence[str] = ()
+
+
+class ServingDefinitions:
+    """What of a lake is served where."""
+
+    def __init__(
+        self, catalog: Catalog, workers: Workers, definitions: Definitions, server: TableServer, settings: Settings
+    ) -> None:
+        self._catalog = catalog
+        self._workers = workers
+        self._definitions = definitions
+        self._server = server
+        self._settings = settings
+
+    def check(self, options: ServeOptions) -> None:
+        """Refuse what cannot work before anything is made.
+
+        Raises:
+            MillstreamError: NAME_INVALID, NOT_ATTACHED, NAME_TAKEN, SETTING_INVALID, DATABASE_UNREACHABLE.
+        """
+        database, schema, table = _parsed(options.to)
+        self._triggers(options)
+        if self._catalog.find_database(database) is None:
+            known = ", ".join(d.name for d in self._catalog.databases()) or "none"
+            raise MillstreamError(
+                Code.NOT_ATTACHED, f"there is no attached database {database}", hint=f"attached are: {known}"
+            )
+        for other in self._catalog.servings(database):
+            if (other.schema, other.table) == (schema, table):
+                owner = self._catalog.find_by_id(other.table_id)
+                raise MillstreamError(
+                    Code.NAME_TAKEN,
+                    f"{other.name} is what {owner.name if owner else other.table_id} is served as",
+                    hint="serve to another name",
+                )
+
+    def declare(self, table: StreamTable, options: ServeOptions) -> Serving:
+        """Make the table in its database, empty, and record it.
+
+        Raises:
+            MillstreamError: SERVE_FAILED if it is served already; NAME_TAKEN, PRIVILEGE_MISSING, UNSUPPORTED_TYPE.
+        """
+        if (present := self._server.serving_of(table)) is not None:
+            raise MillstreamError(
+                Code.SERVE_FAILED,
+                f"{table.name} is served as {present.name} already",
+                hint=f"ALTER STREAM TABLE {table.name} STOP SERVING first",
+            )
+        self.check(options)
+        database, schema, name = _parsed(options.to)
+        key = self.key_of(self._definitions.compiled(table))
+        serving = Serving(
+            table_id=table.id,
+            database=database,
+            schema=schema,
+            table=name,
+            details={
+                "key": list(key.columns) if key.columns is not None else None,
+                "is_key_total": key.is_total,
+                "user_triggers": self._triggers(options),
+                "owner": options.owner,
+                "grants": list(options.grants),
+            },
+        )
+        feed = StageFeed(self._workers.here().store, table, self._server.spill)
+        target = target_of(serving, feed.schema)
+        # Recorded first: whatever a crash leaves then, the next refresh or STOP SERVING finds it.
+        self._catalog.put_serving(serving)
+        try:
+            with self._server.sink(database, table) as sink:
+                sink.declare(target, self._catalog.lake_id(), str(table.name))
+        except BaseException:
+            self._catalog.drop_serving(table.id)
+            raise
+        return serving
+
+    def is_served_as(self, table: StreamTable, to: str) -> bool:
+        """Whether a stream table is served under a name already."""
+        serving = self._server.serving_of(table)
+        return serving is not None and (serving.database, serving.schema, serving.table) == _parsed(to)
+
+    def stop(self, table: StreamTable, *, cascade: bool = False, keep_table: bool = False) -> None:
+        """Drop what a stream table is served as, if it is; `keep_table` leaves it there as it is, for its users.
+
+        Raises:
+            MillstreamError: DEPENDENTS_EXIST if others depend on it in the database, unless `cascade`;
+                DATABASE_UNREACHABLE, unless `keep_table`.
+        """
+        serving = self._server.serving_of(table)
+        if serving is None:
+            return
+        target = target_of(serving)
+        try:
+            with self._server.sink(serving.database, table) as sink:
+                if keep_table:
+                    sink.release(target)
+                else:
+                    sink.drop(target, cascade=cascade)
+        except MillstreamError as e:
+            if not keep_table or e.code not in {Code.DATABASE_UNREACHABLE, Code.DATABASE_REPLACED, Code.NOT_ATTACHED}:
+                raise
+            tell(f"{serving.name} was left as it is, with its bookkeeping: {e.message}", ServingWarning)
+        self._catalog.drop_serving(table.id)
+
+    def undo(self, table: StreamTable) -> None:
+        """Take a declaration back, whatever has become of its database."""
+        try:
+            self.stop(table)
+        except MillstreamError:
+            self.stop(table, keep_table=True)
+
+    def refuse_other_columns(self, table: StreamTable, compiled: Compiled) -> None:
+        """Refuse a new query whose result does not fit the served table.
+
+        Raises:
+            MillstreamError: INCOMPATIBLE_CHANGE.
+        """
+        serving = self._server.serving_of(table)
+        if serving is None:
+            return
+        same = [(c.name, c.type) for c in compiled.columns] == list(table.definition.columns)
+        key = serving.details["key"]
+        if not same or (key is not None and self.key_of(compiled).columns != tuple(key)):
+            raise MillstreamError(
+                Code.INCOMPATIBLE_CHANGE,
+                f"the new query has other columns or another key, and {table.name} is served as {serving.name}",
+                hint=f"ALTER STREAM TABLE {table.name} STOP SERVING, alter it, then SERVE TO {serving.name} again",
+            )
+
+    # Keys
+
+    def key_of(self, compiled: Compiled) -> ServedKey:
+        """The key of a query's result."""
+        return served_key(compiled, self._sources(compiled))
+
+    def _sources(self, compiled: Compiled) -> Mapping[str, Known]:
+        return {name: self._known(name) for name in compiled.sources}
+
+    def _known(self, name: str) -> Known:
+        """What is known of a source: of a stream table by its query, of a captured table by its key."""
+        for capture in self._catalog.captures():
+            if capture.name == name:
+                key = frozenset(c.lower() for c in capture.key)
+                never = frozenset(str(c).lower() for c in capture.details.get("not_null", ()))
+                return Known(key or None, key | never)
+        parsed = TableName.parse(name)
+        upstream = self._catalog.find(parsed)
+        if upstream is not None:
+            compiled = self._definitions.compiled(upstream)
+            return known_result(compiled, self._sources(compiled))
+        found = self._catalog.lake_object(ObjectKind.TABLE, parsed)
+        if found is None or found.provider != "delta" or not found.location:
+            return Known()
+        schema = self._workers.here().store.snapshot(found.location).schema
+        return Known(None, frozenset(column.lower() for column, _, is_nullable in schema if not is_nullable))
+
+    def _triggers(self, options: ServeOptions) -> str:
+        chosen = (options.user_triggers or self._settings.user_triggers).lower()
+        if chosen not in _TRIGGERS:
+            raise MillstreamError(Code.SETTING_INVALID, f"user_triggers = {chosen!r}", hint="it must be auto or off")
+        if chosen == "on":
+            tell("user_triggers = 'on' is an old name of 'auto'", NoticeWarning)
+            return "auto"
+        return chosen
+
+
+def _parsed(text: str) -> tuple[str, str, str]:
+    """A served table's name: parts in quotes as they are, others in lower case, as PostgreSQL reads them."""
+    parts = [p[1:-1].replace(p[0] * 2, p[0]) if p[0] in '"`' else p.lower() for p in _PARTS.findall(text) if p]
+    is_whole = "".join(_PARTS.sub("", text).split()) == ""
+    if len(parts) == 2:
+        parts.insert(1, "public")
+    if len(parts) != 3 or not is_whole or text.rstrip().endswith("."):
+        raise MillstreamError(
+            Code.NAME_INVALID,
+            f"{text!r} names no table of a database",
+            hint="write database.schema.table, e.g. shop.public.totals",
+        )
+    return parts[0].lower(), parts[1], parts[2]

@@ -1,0 +1,80 @@
+"""PostgreSQL's errors while a table is served, as ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import errors
+
+from millstream.errors import Code, MillstreamError
+from millstream.sinks.postgres.target import Target
+
+_COPIED = re.compile(r"COPY \w+, line \d+, column c(\d+)")
+
+
+class MisfitError(Exception):
+    """The table is not what the bookkeeping says, so that a delta cannot be applied to it; the text is the reason."""
+
+
+@contextmanager
+def told(target: Target) -> Iterator[None]:
+    """Turn PostgreSQL's errors into coded ones.
+
+    Raises:
+        MillstreamError: DATABASE_UNREACHABLE, PRIVILEGE_MISSING, SERVE_FAILED.
+    """
+    try:
+        yield
+    except errors.InsufficientPrivilege as e:
+        raise MillstreamError(
+            Code.PRIVILEGE_MISSING, f"{target.name} cannot be served: {_said(e)}", hint=_grants(target)
+        ) from e
+    except psycopg.Error as e:
+        is_lost = isinstance(e, psycopg.OperationalError) and not e.sqlstate
+        if is_lost or isinstance(e, errors.AdminShutdown | errors.CrashShutdown | errors.CannotConnectNow):
+            raise MillstreamError(
+                Code.DATABASE_UNREACHABLE,
+                f"the connection was lost while {target.name} was served: {_said(e)}",
+                hint="the table is as it was, or complete; the next refresh serves what is missing",
+            ) from e
+        raise MillstreamError(
+            Code.SERVE_FAILED,
+            f"{target.name} could not be served{_where(e, target)}: {_said(e)}",
+            hint=_hint(e),
+        ) from e
+
+
+def _said(error: psycopg.Error) -> str:
+    primary = error.diag.message_primary
+    if primary is None:
+        return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"{primary} ({error.diag.message_detail})" if error.diag.message_detail else primary
+
+
+def _where(error: psycopg.Error, target: Target) -> str:
+    """The column, where PostgreSQL says which."""
+    if error.diag.column_name:
+        return f" (column {error.diag.column_name})"
+    found = _COPIED.search(error.diag.context or "")
+    return f" (column {target.columns[int(found.group(1)) - 1].name})" if found else ""
+
+
+def _hint(error: psycopg.Error) -> str:
+    if isinstance(error, errors.LockNotAvailable):
+        return "somebody holds a lock on the table; the next refresh tries again"
+    if isinstance(error, errors.RaiseException) or "PL/pgSQL" in (error.diag.context or ""):
+        return "a trigger on the table refused the change; mend it, or serve with user_triggers = 'off'"
+    if isinstance(error, errors.NotNullViolation | errors.InvalidTableDefinition):
+        return "the key has NULLs now, or the columns have changed: STOP SERVING, then SERVE TO it again"
+    return "mend the cause; the next refresh serves what is missing"
+
+
+def _grants(target: Target) -> str:
+    owned = f"; GRANT {target.owner} TO CURRENT_USER" if target.owner else ""
+    return (
+        f"have it granted to the role that serves: GRANT CREATE ON DATABASE, GRANT USAGE, CREATE ON SCHEMA "
+        f"{target.schema}{owned}"
+    )

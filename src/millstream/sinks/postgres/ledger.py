@@ -1,0 +1,202 @@
+"""The bookkeeping in the served database: what is served there, up to which version; written with the rows.
+
+Schema `millstream` (a setting) holds the table `serving`, which only its owner reads, and the view `served_tables`, in
+which everybody finds those tables that he may read, with how stale they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from millstream.errors import Code, MillstreamError
+from millstream.sinks.postgres.target import Connection, Mark, Target
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS {serving} (
+  stream_table_id text PRIMARY KEY,
+  stream_table text NOT NULL,
+  lake_id text NOT NULL,
+  relation oid NOT NULL,
+  filenode oid NOT NULL,
+  stage_id text,
+  version bigint,
+  refresh_id bigint,
+  data_timestamp timestamptz,
+  served_at timestamptz,
+  mode text,
+  reason text,
+  by_place boolean NOT NULL DEFAULT false,
+  told jsonb NOT NULL DEFAULT '[]'
+) WITH (fillfactor = 50)
+"""
+_VIEW = """
+CREATE OR REPLACE VIEW {view} WITH (security_barrier) AS
+SELECT relation::regclass AS served_table, stream_table, refresh_id, data_timestamp,
+       extract(epoch FROM clock_timestamp() - data_timestamp)::double precision AS staleness_seconds,
+       served_at, mode, reason
+FROM {serving} WHERE has_table_privilege(relation, 'SELECT')
+"""
+_SERIAL = 7_205_759_403_792_811  # the advisory lock under which the schema is made
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the bookkeeping knows of a served table.
+
+    Args:
+        relation, filenode: the table and the file of its rows when they were written last.
+        by_place: whether its rows are matched by their places.
+        told: what its user was told about, once.
+    """
+
+    relation: int
+    filenode: int
+    stage_id: str | None
+    version: int | None
+    by_place: bool
+    told: frozenset[str]
+
+
+class Ledger:
+    """The bookkeeping in one schema of a database."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self._serving = sql.Identifier(schema, "serving")
+        self._view = sql.Identifier(schema, "served_tables")
+
+    def prepare(self, connection: Connection) -> None:
+        """Make the schema and what is in it, if it is not there.
+
+        Raises:
+            MillstreamError: NAME_TAKEN if somebody else has it, whose triggers would run with our rights.
+        """
+        owner = connection.execute(
+            "SELECT nspowner = current_user::regrole FROM pg_namespace WHERE nspname = %s", [self.schema]
+        ).fetchone()
+        if owner == (False,):
+            raise MillstreamError(
+                Code.NAME_TAKEN,
+                f"the schema {self.schema} of the database belongs to another role",
+                hint="set serving_schema to another name",
+            )
+        if connection.execute("SELECT to_regclass(%s)", [self._view.as_string(connection)]).fetchone() != (None,):
+            return
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SERIAL])
+        names = {"serving": self._serving, "view": self._view, "schema": sql.Identifier(self.schema)}
+        for statement in (
+            "CREATE SCHEMA IF NOT EXISTS {schema}",
+            _TABLE,
+            _VIEW,
+            "REVOKE ALL ON {serving} FROM PUBLIC",
+            "GRANT USAGE ON SCHEMA {schema} TO PUBLIC",
+            "GRANT SELECT ON {view} TO PUBLIC",
+        ):
+            connection.execute(sql.SQL(statement).format(**names))
+
+    def places(self, target: Target) -> sql.Identifier:
+        """The table that holds the places of a served table's rows."""
+        return sql.Identifier(self.schema, f"rows_{target.table_id.replace('-', '')[:16]}")
+
+    def find(self, connection: Connection, target: Target, *, lock: bool = False) -> Entry | None:
+        """What is known of a served table; with `lock` until the end of the transaction."""
+        if connection.execute("SELECT to_regclass(%s)", [self._serving.as_string(connection)]).fetchone() == (None,):
+            return None
+        query = sql.SQL(
+            "SELECT relation::bigint, filenode::bigint, stage_id, version, by_place, told FROM {} "
+            "WHERE stream_table_id = %s" + (" FOR UPDATE" if lock else "")
+        )
+        row = connection.execute(query.format(self._serving), [target.table_id]).fetchone()
+        if row is None:
+            return None
+        relation, filenode, stage_id, version, by_place, told = row
+        return Entry(relation, filenode, stage_id, version, by_place, frozenset(told))
+
+    def add(self, connection: Connection, target: Target, lake_id: str, stream_table: str, relation: int) -> None:
+        """Begin to account for a table, or for another one in its stead."""
+        connection.execute(
+            sql.SQL(
+                "INSERT INTO {} AS known (stream_table_id, stream_table, lake_id, relation, filenode) "
+                "VALUES (%s, %s, %s, %s::oid, 0) ON CONFLICT (stream_table_id) DO UPDATE SET relation = "
+                "excluded.relation, filenode = 0, stage_id = NULL, version = NULL, by_place = false"
+            ).format(self._serving),
+            [target.table_id, stream_table, lake_id, relation],
+        )
+
+    def move(
+        self,
+        connection: Connection,
+        target: Target,
+        mark: Mark,
+        mode: str,
+        reason: str,
+        *,
+        by_place: bool,
+        told: frozenset[str],
+    ) -> None:
+        """Record that a table is served up to a mark."""
+        connection.execute(
+            sql.SQL(
+                "UPDATE {} SET stream_table = %s, lake_id = %s, stage_id = %s, version = %s, refresh_id = %s, "
+                "data_timestamp = %s, served_at = clock_timestamp(), mode = %s, reason = %s, by_place = %s, "
+                "told = %s, filenode = pg_relation_filenode(relation::regclass)::oid WHERE stream_table_id = %s"
+            ).format(self._serving),
+            [
+                mark.stream_table,
+                mark.lake_id,
+                mark.stage_id,
+                mark.version,
+                mark.refresh_id,
+                mark.data_timestamp,
+                mode,
+                reason,
+                by_place,
+                Jsonb(sorted(told)),
+                target.table_id,
+            ],
+        )
+
+    def touch(self, connection: Connection, target: Target, mark: Mark, known: Entry) -> bool:
+        """Record that a table is up to date as it is; false if somebody else has served it since it was looked at."""
+        done = connection.execute(
+            sql.SQL(
+                "UPDATE {} SET stream_table = %s, version = %s, refresh_id = %s, data_timestamp = %s "
+                "WHERE stream_table_id = %s AND stage_id = %s AND version = %s"
+            ).format(self._serving),
+            [
+                mark.stream_table,
+                mark.version,
+                mark.refresh_id,
+                mark.data_timestamp,
+                target.table_id,
+                known.stage_id,
+                known.version,
+            ],
+        )
+        return done.rowcount == 1
+
+    def remove(self, connection: Connection, target: Target) -> None:
+        """Forget a served table, and with the last one the schema."""
+        if self.find(connection, target) is None:
+            return
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SERIAL])
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.places(target)))
+        connection.execute(
+            sql.SQL("DELETE FROM {} WHERE stream_table_id = %s").format(self._serving), [target.table_id]
+        )
+        if connection.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(self._serving)).fetchone() is None:
+            connection.execute(sql.SQL("DROP VIEW {}").format(self._view))
+            connection.execute(sql.SQL("DROP TABLE {}").format(self._serving))
+            if not self._has_others(connection):
+                connection.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(self.schema)))
+
+    def _has_others(self, connection: Connection) -> bool:
+        """Whether somebody has put something else into the schema."""
+        query = (
+            "SELECT 1 FROM pg_depend d JOIN pg_namespace n ON d.refobjid = n.oid "
+            "WHERE n.nspname = %s AND d.refclassid = 'pg_namespace'::regclass LIMIT 1"
+        )
+        return connection.execute(query, [self.schema]).fetchone() is not None

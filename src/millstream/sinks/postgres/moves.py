@@ -1,0 +1,93 @@
+"""The explicit statements of a refresh: DELETE, UPDATE, INSERT, in this order, on rows found before.
+
+Each fires users' triggers as a user's own statement would, with the right TG_OP, OLD and NEW; one that has no row to
+change is not run, so that no statement trigger fires for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from millstream.sinks.postgres import staging
+from millstream.sinks.postgres.failures import MisfitError
+from millstream.sinks.postgres.staging import STAGED
+from millstream.sinks.postgres.target import Connection, Target
+
+_PLAIN_INSERT = "INSERT INTO {table} ({names}) SELECT {staged} FROM {stage} AS d WHERE d.op = 'I' ORDER BY d.n"
+_PLAIN_UPDATE = """
+UPDATE ONLY {table} AS t SET {assignments} FROM {stage} AS d WHERE t.ctid = d.place AND d.op = 'U'
+"""
+# Which staged row an inserted one was: a trigger may have altered it beyond recognition or left it out. The subquery
+# hands rows out one by one, each is inserted and returned before the next, so the setting tells.
+_INSERT = """
+WITH made AS (
+  INSERT INTO {table} ({names})
+  SELECT {staged} FROM (SELECT * FROM {stage} WHERE op = 'I' ORDER BY n OFFSET 0) AS d
+  WHERE set_config('millstream.row', d.n::text, true) IS NOT NULL
+  RETURNING current_setting('millstream.row')::bigint AS n, ctid AS place, xmin AS seen
+), noted AS (
+  UPDATE {stage} AS d SET place = made.place, seen = made.seen FROM made WHERE made.n = d.n RETURNING 1
+) SELECT count(*) FROM noted
+"""
+_UPDATE = """
+WITH made AS (
+  UPDATE ONLY {table} AS t SET {assignments} FROM {stage} AS d WHERE t.ctid = d.place AND d.op = 'U'
+  RETURNING d.n, t.ctid AS place, t.xmin AS seen
+), noted AS (
+  UPDATE {stage} AS d SET place = made.place, seen = made.seen FROM made WHERE made.n = d.n RETURNING 1
+) SELECT count(*) FROM noted
+"""
+_DELETE = "DELETE FROM ONLY {table} AS t USING {stage} AS d WHERE t.ctid = d.place AND d.op = 'D'"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows that were changed; triggers may have prevented some."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+def planned(connection: Connection) -> dict[str, int]:
+    """How many staged rows there are of each op; of deletions those whose row was found."""
+    rows = connection.execute(
+        sql.SQL("SELECT op::text, count(*) FROM {} WHERE op <> 'D' OR place IS NOT NULL GROUP BY op").format(STAGED)
+    ).fetchall()
+    return {str(op): int(count) for op, count in rows}
+
+
+def move(connection: Connection, target: Target, *, by_place: bool, may_veto: bool) -> Counts:
+    """Run the statements; with `by_place` the new places are noted, and an UPDATE sets the key's columns too.
+
+    Raises:
+        MisfitError: somebody else changed the rows meanwhile; not told from a trigger's veto where there may be one.
+    """
+    wanted = planned(connection)
+    parts = {
+        "table": target.relation,
+        "stage": STAGED,
+        "names": staging.names(target),
+        "staged": staging.staged(target),
+        "assignments": staging.assignments(target, with_key=by_place),
+    }
+    done: dict[str, int] = {}
+    if wanted.get("D"):
+        done["D"] = connection.execute(sql.SQL(_DELETE).format(**parts)).rowcount
+    if wanted.get("U"):
+        done["U"] = _count(connection, sql.SQL(_UPDATE if by_place else _PLAIN_UPDATE).format(**parts))
+    if wanted.get("I"):
+        done["I"] = _count(connection, sql.SQL(_INSERT if by_place else _PLAIN_INSERT).format(**parts))
+    for op, count in done.items():
+        if count != wanted[op] and not may_veto:
+            raise MisfitError(f"SERVED_CHANGED: {wanted[op]} rows were to be changed and {count} were")
+    return Counts(done.get("I", 0), done.get("U", 0), done.get("D", 0))
+
+
+def _count(connection: Connection, statement: sql.Composed) -> int:
+    done = connection.execute(statement)
+    row = done.fetchone() if done.description is not None else (done.rowcount,)
+    assert row is not None
+    return int(row[0])

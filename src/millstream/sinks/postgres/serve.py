@@ -1,0 +1,330 @@
+"""Serves a result: brings the real table from the version it has recorded to the present one, in one transaction.
+
+What the table holds and the version that stands for are written together, so a crash on either side leaves a table that
+is exactly at the version it says, and the next call goes on from there: nothing is applied twice, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from psycopg import errors, sql
+
+from millstream.errors import Code, MillstreamError
+from millstream.sinks.postgres import by_key, by_place, rewrite
+from millstream.sinks.postgres.changes import Change, net_change
+from millstream.sinks.postgres.encode import lines_of
+from millstream.sinks.postgres.failures import MisfitError, told
+from millstream.sinks.postgres.ledger import Entry, Ledger
+from millstream.sinks.postgres.moves import Counts, move
+from millstream.sinks.postgres.staging import stage
+from millstream.sinks.postgres.table import (
+    MERGE,
+    Found,
+    create_table,
+    drop_table,
+    find_table,
+    is_ours,
+    misfit,
+    name_of,
+    refuse_taken,
+)
+from millstream.sinks.postgres.target import Connection, Mark, Target, UserTriggers
+from millstream.sinks.postgres.triggers import (
+    UserTrigger,
+    WrittenElsewhere,
+    about_new,
+    about_source,
+    suppressed,
+    user_triggers,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHANNEL = "millstream_refresh"
+"""Where each change of a served table is notified of."""
+_LOCK_TIMEOUT = "60s"
+NONE, DIFFERENTIAL, FULL = "NONE", "DIFFERENTIAL", "FULL"
+
+
+class Feed(Protocol):
+    """Where the rows come from: the stream table's public stage."""
+
+    def delta(self, after: int) -> pa.Table | str:
+        """The net change since a version, with `naming.WEIGHT`; or the reason why there is none."""
+
+    def contents(self) -> Iterable[pa.Table]:
+        """All rows at the present version, in pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What was done; `notices` are things its user should know, each said once."""
+
+    mode: str
+    counts: Counts = field(default_factory=Counts)
+    reason: str = ""
+    notices: tuple[str, ...] = ()
+
+
+class _OvertakenError(Exception):
+    """Somebody else has served the table meanwhile."""
+
+
+class PostgresSink:
+    """Served tables of one database, over one connection in autocommit mode.
+
+    Args:
+        sources: the oids and names of the tables the stream table reads in the same database.
+    """
+
+    def __init__(self, connection: Connection, ledger: Ledger, sources: Mapping[int, str] | None = None) -> None:
+        self._connection = connection
+        self._ledger = ledger
+        self._sources = sources or {}
+
+    def declare(self, target: Target, lake_id: str, stream_table: str) -> None:
+        """Make the table, empty, under a name that is free.
+
+        Raises:
+            MillstreamError: NAME_TAKEN, UNKNOWN_TABLE, PRIVILEGE_MISSING, SERVE_FAILED.
+        """
+        with told(target), self._connection.transaction():
+            self._ledger.prepare(self._connection)
+            refuse_taken(self._connection, target)
+            found = create_table(self._connection, target)
+            self._ledger.add(self._connection, target, lake_id, stream_table, found.oid)
+
+    def serve(self, target: Target, mark: Mark, feed: Feed) -> Served:
+        """Bring the table to a mark.
+
+        Raises:
+            MillstreamError: SERVE_FAILED, PRIVILEGE_MISSING, DATABASE_UNREACHABLE; the table is as it was.
+        """
+        with told(target):
+            while True:
+                try:
+                    return self._serve(target, mark, feed)
+                except _OvertakenError:
+                    continue
+
+    def _serve(self, target: Target, mark: Mark, feed: Feed) -> Served:
+        known = self._ledger.find(self._connection, target)
+        reason = _no_delta(known, mark)
+        if known is not None and not reason:
+            assert known.version is not None
+            if known.version == mark.version and self._is_there(target, known):
+                return self._touched(target, mark, known)
+            delta = feed.delta(known.version)
+            try:
+                if isinstance(delta, str):
+                    raise MisfitError(delta)
+                return self._apply(target, mark, known, net_change(target, delta))
+            except MisfitError as misfits:
+                reason = str(misfits)
+            except errors.UniqueViolation as e:  # of the table itself; one inside of a trigger is its user's business
+                if (e.diag.schema_name, e.diag.table_name) != (target.schema, target.table):
+                    raise
+                reason = "SERVED_CHANGED: the served table has a row that stands in the way"
+        return self._rewrite(target, mark, known, feed, reason)
+
+    def _touched(self, target: Target, mark: Mark, known: Entry) -> Served:
+        if not self._ledger.touch(self._connection, target, mark, known):
+            raise _OvertakenError
+        return Served(NONE)
+
+    def _is_there(self, target: Target, known: Entry) -> bool:
+        found = find_table(self._connection, target)
+        return found is not None and found.oid == known.relation
+
+    # A delta
+
+    def _apply(self, target: Target, mark: Mark, known: Entry, change: Change) -> Served:
+        connection = self._connection
+        with connection.transaction():
+            entry = self._locked(target, known)
+            found = find_table(connection, target)
+            if entry is None or found is None or found.oid != entry.relation:
+                raise MisfitError("SERVED_MISSING: the served table was dropped or replaced")
+            _require_fit(target, found)
+            if change.is_empty:
+                return self._touched(target, mark, entry)
+            self._lock(target, "ROW EXCLUSIVE")
+            triggers = user_triggers(connection, found.oid)
+            live = triggers if target.user_triggers is UserTriggers.AUTO else ()
+            places = self._ledger.places(target) if entry.by_place or _needs_places(target, live) else None
+            if places is not None and entry.by_place and entry.filenode != found.filenode:
+                raise MisfitError("SERVED_MOVED: the served table was rewritten, e.g. by VACUUM FULL")
+            if places is not None and not entry.by_place:
+                by_place.prepare(connection, places)
+                by_place.adopt(connection, target, places)
+            written = WrittenElsewhere(connection, self._sources if live else {})
+            with suppressed(connection, target, () if live else triggers):
+                counts = self._move(target, found, change, live, places)
+            done = Served(DIFFERENTIAL, counts, "CHANGED")
+            return self._record(target, mark, entry, done, live, written, by_place=places is not None)
+
+    def _move(
+        self, target: Target, found: Found, change: Change, live: tuple[UserTrigger, ...], places: sql.Identifier | None
+    ) -> Counts:
+        connection = self._connection
+        new = "A" if target.key is not None and places is None else "P"
+        puts = [("P" if i < change.replaced else new, line) for i, line in enumerate(change.puts)]
+        stage(connection, target, [*(("D", line) for line in change.gone), *puts])
+        may_veto = any(t.may_veto for t in live)
+        if places is not None:
+            by_place.locate(connection, target, places)
+            counts = move(connection, target, by_place=True, may_veto=may_veto)
+            by_place.record(connection, places)
+            return counts
+        if live or found.has_rules or connection.info.server_version < MERGE:
+            by_key.locate(connection, target, change.null_keys)
+            return move(connection, target, by_place=False, may_veto=may_veto or found.has_rules)
+        by_key.merge(connection, target, change.null_keys)
+        return Counts(len(change.puts) - change.replaced, change.replaced, len(change.gone))
+
+    # The whole
+
+    def _rewrite(self, target: Target, mark: Mark, known: Entry | None, feed: Feed, reason: str) -> Served:
+        connection = self._connection
+        with connection.transaction():
+            self._ledger.prepare(connection)
+            found = self._ensure(target, mark, self._locked(target, known))
+            entry = self._ledger.find(connection, target, lock=True)
+            assert entry is not None
+            self._lock(target, "SHARE ROW EXCLUSIVE")  # nobody else moves rows that were compared
+            triggers = user_triggers(connection, found.oid)
+            is_auto = target.user_triggers is UserTriggers.AUTO
+            live = tuple(t for t in triggers if is_auto and not t.is_row)
+            places = self._ledger.places(target) if _needs_places(target, triggers if is_auto else ()) else None
+            names = [c.name for c in target.columns]
+            stage(connection, target, (("P", line) for piece in feed.contents() for line in lines_of(piece, names)))
+            rewrite.locate(connection, target)
+            written = WrittenElsewhere(connection, self._sources if live else {})
+            with suppressed(connection, target, [t for t in triggers if t not in live]):
+                if places is not None:
+                    by_place.prepare(connection, places)
+                    by_place.note_keys(connection, target)
+                counts = move(connection, target, by_place=places is not None, may_veto=found.has_rules)
+                if places is not None:
+                    by_place.record_all(connection, places)
+            done = Served(FULL, counts, reason)
+            seen = triggers if is_auto else ()
+            return self._record(target, mark, entry, done, seen, written, by_place=places is not None)
+
+    def _ensure(self, target: Target, mark: Mark, entry: Entry | None) -> Found:
+        """The table, made if it is not there; never somebody else's, but one that was restored from a dump."""
+        connection = self._connection
+        found = find_table(connection, target)
+        if found is None:
+            if entry is not None and (other := name_of(connection, entry.relation)) is not None:
+                raise MillstreamError(
+                    Code.SERVE_FAILED,
+                    f"the table {target.name} is called {other} now",
+                    hint="give it its name back, or STOP SERVING and SERVE TO the new one",
+                )
+            found = create_table(connection, target)
+        elif entry is None or (entry.relation != found.oid and not is_ours(connection, target, found)):
+            refuse_taken(connection, target)
+        _require_fit(target, found)
+        if entry is None or entry.relation != found.oid:
+            self._ledger.add(connection, target, mark.lake_id, mark.stream_table, found.oid)
+        return found
+
+    # Both
+
+    def _locked(self, target: Target, known: Entry | None) -> Entry | None:
+        """The bookkeeping's entry, which nobody else changes until the end of the transaction."""
+        self._connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
+        entry = self._ledger.find(self._connection, target, lock=True)
+        if entry != known:
+            raise _OvertakenError
+        return entry
+
+    def _lock(self, target: Target, mode: str) -> None:
+        statement = sql.SQL("LOCK TABLE ONLY {} IN {} MODE")
+        self._connection.execute(statement.format(target.relation, sql.SQL(mode)))
+
+    def _record(
+        self,
+        target: Target,
+        mark: Mark,
+        entry: Entry,
+        done: Served,
+        triggers: tuple[UserTrigger, ...],
+        written: WrittenElsewhere,
+        *,
+        by_place: bool,
+    ) -> Served:
+        said = {f"trigger {t.name}": about_new(mark.stream_table, target, t) for t in triggers}
+        said |= {f"source {s}": about_source(mark.stream_table, target, s) for s in written.tables()}
+        self._ledger.move(
+            self._connection, target, mark, done.mode, done.reason, by_place=by_place, told=entry.told | said.keys()
+        )
+        self._connection.execute("SELECT pg_notify(%s, %s)", [CHANNEL, _message(target, mark, done)])
+        new = tuple(text for key, text in said.items() if key not in entry.told)
+        return Served(done.mode, done.counts, done.reason, new)
+
+    # The end
+
+    def drop(self, target: Target, *, cascade: bool) -> None:
+        """Drop the table, and forget it.
+
+        Raises:
+            MillstreamError: DEPENDENTS_EXIST if others depend on it in the database, unless `cascade`.
+        """
+        with told(target), self._connection.transaction():
+            entry = self._ledger.find(self._connection, target, lock=True)
+            found = find_table(self._connection, target)
+            if entry is not None and found is not None and found.oid == entry.relation:
+                drop_table(self._connection, target, cascade=cascade)
+            self._ledger.remove(self._connection, target)
+
+    def release(self, target: Target) -> None:
+        """Leave the table to its users as it is, and forget it."""
+        with told(target), self._connection.transaction():
+            self._ledger.remove(self._connection, target)
+
+
+def _no_delta(known: Entry | None, mark: Mark) -> str:
+    """Why the recorded version and the present one have no delta between them; empty if they may have."""
+    if known is None or known.version is None:
+        return "INITIAL"
+    if known.stage_id != mark.stage_id:
+        return "QUERY_ALTERED: the stream table is stored anew"
+    if known.version > mark.version:
+        return "STORED_CHANGED: the served table is ahead of the stream table, which was restored"
+    return ""
+
+
+def _needs_places(target: Target, triggers: tuple[UserTrigger, ...]) -> bool:
+    return not target.is_keyed or any(t.may_alter for t in triggers)
+
+
+def _require_fit(target: Target, found: Found) -> None:
+    if (what := misfit(target, found)) is not None:
+        raise MillstreamError(
+            Code.SERVE_FAILED,
+            f"{target.name} is not as it was made: {what}",
+            hint="undo that, or STOP SERVING and SERVE TO it again",
+        )
+
+
+def _message(target: Target, mark: Mark, done: Served) -> str:
+    return json.dumps(
+        {
+            "stream_table": mark.stream_table,
+            "schema": target.schema,
+            "table": target.table,
+            "mode": done.mode,
+            "rows_inserted": done.counts.inserted,
+            "rows_updated": done.counts.updated,
+            "rows_deleted": done.counts.deleted,
+            "refresh_id": mark.refresh_id,
+            "data_timestamp": mark.data_timestamp.isoformat(),
+        }
+    )

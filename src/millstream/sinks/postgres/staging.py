@@ -1,0 +1,110 @@
+"""Temporary tables that rows are copied into before a statement moves them, and how their columns are spoken of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from psycopg import sql
+
+from millstream.sinks.postgres.target import Connection, Target, listed
+
+STAGED = sql.Identifier("pg_temp", "ms_staged")
+"""Columns: n, op (`P`ut, `A`dd or `D`elete as given; `U`pdate, `I`nsert, `N`othing once it is known), place, entry,
+key, and c1, c2, … for the columns of the result, so that no name of a user's can be one of ours."""
+
+_STAGE = """
+CREATE TEMPORARY TABLE ms_staged (
+  n bigint GENERATED ALWAYS AS IDENTITY, op "char" NOT NULL, place tid, seen xid, entry tid, key text, {columns}
+) ON COMMIT DROP
+"""
+# Under these a value has one text, whatever the role's own settings are; they hold while no trigger can see them.
+_EXACT = {"extra_float_digits": "1", "datestyle": "ISO", "timezone": "UTC", "bytea_output": "hex"}
+_WORTH_ANALYZING = 500
+
+
+def stage(connection: Connection, target: Target, lines: Iterable[tuple[str, str]]) -> int:
+    """Copy rows, each with its op, into the session's `STAGED`; gives their number."""
+    columns = [
+        sql.SQL("{} {}").format(sql.Identifier(f"c{i}"), c.type_sql) for i, c in enumerate(target.columns, start=1)
+    ]
+    connection.execute(sql.SQL(_STAGE).format(columns=listed(columns)))
+    names = listed([sql.SQL("op"), *(sql.Identifier(f"c{i}") for i in range(1, len(target.columns) + 1))])
+    count = 0
+    with connection.cursor().copy(sql.SQL("COPY {} ({}) FROM STDIN").format(STAGED, names)) as copy:
+        for op, line in lines:
+            copy.write(f"{op}\t{line}\n")
+            count += 1
+    if count > _WORTH_ANALYZING:
+        connection.execute(sql.SQL("ANALYZE {}").format(STAGED))
+    return count
+
+
+@contextmanager
+def exact_texts(connection: Connection) -> Iterator[None]:
+    """Inside the block the text of a row is the same in every session."""
+    before = connection.execute(
+        sql.SQL("SELECT {}").format(listed([sql.SQL("current_setting({})").format(sql.Literal(k)) for k in _EXACT]))
+    ).fetchone()
+    assert before is not None
+    _set_local(connection, _EXACT)
+    yield
+    _set_local(connection, dict(zip(_EXACT, map(str, before), strict=True)))
+
+
+def _set_local(connection: Connection, values: dict[str, str]) -> None:
+    calls = [sql.SQL("set_config({}, {}, true)").format(sql.Literal(k), sql.Literal(v)) for k, v in values.items()]
+    connection.execute(sql.SQL("SELECT {}").format(listed(calls)))
+
+
+def names(target: Target) -> sql.Composed:
+    """The served table's columns."""
+    return listed([c.identifier for c in target.columns])
+
+
+def staged(target: Target, alias: str = "d") -> sql.Composed:
+    """The staged columns, in the same order."""
+    return listed([staged_column(target, c.name, alias) for c in target.columns])
+
+
+def staged_column(target: Target, name: str, alias: str = "d") -> sql.Composed:
+    """The staged column of one of the result's."""
+    return sql.SQL("{}.{}").format(sql.Identifier(alias), sql.Identifier(f"c{target.position(name) + 1}"))
+
+
+def row_text(columns: Iterable[sql.Composable]) -> sql.Composed:
+    """Values as one text, equal exactly where all of them are, NULLs included; see `exact_texts`."""
+    return sql.SQL("ROW({})::text").format(listed(list(columns)))
+
+
+def assignments(target: Target, *, with_key: bool) -> sql.Composed:
+    """`column = d.c1, …` for an UPDATE."""
+    chosen = target.columns if with_key else target.others
+    return listed([sql.SQL("{} = {}").format(c.identifier, staged_column(target, c.name)) for c in chosen])
+
+
+def differs(target: Target, *, with_key: bool) -> sql.Composable:
+    """Whether the row `t` is not yet what is staged for it: an UPDATE that changes nothing fires no trigger."""
+    chosen = target.columns if with_key else target.others
+    if not chosen:
+        return sql.SQL("false")
+    return sql.SQL("({})").format(
+        sql.SQL(" OR ").join(
+            sql.SQL("t.{} IS DISTINCT FROM {}").format(c.identifier, staged_column(target, c.name)) for c in chosen
+        )
+    )
+
+
+def same_key(target: Target, null_keys: frozenset[str]) -> sql.Composed:
+    """Whether the row `t` has the key of the staged row `d`.
+
+    IS NOT DISTINCT FROM uses no index, so it is spelled out, and only for columns in which a staged row has NULL.
+    """
+    terms: list[sql.Composable] = []
+    for name in target.key or ():
+        mine, its = sql.SQL("t.{}").format(sql.Identifier(name)), staged_column(target, name)
+        if name in null_keys:
+            terms.append(sql.SQL("({0} = {1} OR ({0} IS NULL AND {1} IS NULL))").format(mine, its))
+        else:
+            terms.append(sql.SQL("{} = {}").format(mine, its))
+    return sql.SQL(" AND ").join([sql.SQL("true"), *terms])

@@ -1,0 +1,170 @@
+"""The served table itself: made with the right types, key, owner and grants; looked at; dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg import errors, sql
+
+from millstream.errors import Code, MillstreamError
+from millstream.sinks.postgres.target import Connection, Target, listed
+
+_FOUND = """
+SELECT c.oid::bigint, coalesce(pg_relation_filenode(c.oid), 0)::bigint, c.relkind = 'r',
+       pg_get_userbyid(c.relowner), c.relhasrules,
+       ARRAY(SELECT ARRAY[a.attname::text, format_type(a.atttypid, a.atttypmod)] FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+"""
+_WRITES = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")  # a trigger would run with our rights
+_COMMENT = "kept up to date by millstream, which alone may write to it"
+_NULLS_NOT_DISTINCT = 150_000
+MERGE = 150_000
+"""The first version of PostgreSQL that has MERGE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A relation of the served table's name, as it is now."""
+
+    oid: int
+    filenode: int
+    is_table: bool
+    owner: str
+    has_rules: bool
+    columns: dict[str, str]
+
+
+def find_table(connection: Connection, target: Target) -> Found | None:
+    """The relation of the served table's name, or None."""
+    query = _FOUND + " WHERE n.nspname = %s AND c.relname = %s"
+    row = connection.execute(query, [target.schema, target.table]).fetchone()
+    if row is None:
+        return None
+    oid, filenode, is_table, owner, has_rules, columns = row
+    return Found(oid, filenode, is_table, owner, has_rules, dict(columns))
+
+
+def name_of(connection: Connection, oid: int) -> str | None:
+    """The name a table has now, or None if it is gone."""
+    row = connection.execute("SELECT oid::regclass::text FROM pg_class WHERE oid = %s::oid", [oid]).fetchone()
+    return str(row[0]) if row is not None else None
+
+
+def is_ours(connection: Connection, target: Target, found: Found) -> bool:
+    """Whether a table looks like one that `create_table` has made."""
+    if found.owner != (target.owner or _current_user(connection)):
+        return False
+    row = connection.execute("SELECT obj_description(%s::oid, 'pg_class')", [found.oid]).fetchone()
+    return row == (_COMMENT,)
+
+
+def misfit(target: Target, found: Found) -> str | None:
+    """What about a table's columns is not as the result needs it; columns that users added do no harm."""
+    for column in target.columns:
+        is_type = found.columns.get(column.name)
+        if is_type is None:
+            return f"it has no column {column.name}"
+        if is_type != column.pg_type:
+            return f"its column {column.name} is {is_type} and should be {column.pg_type}"
+    return None if found.is_table else "it is no plain table"
+
+
+def refuse_taken(connection: Connection, target: Target) -> None:
+    """Refuse a name under which the database has something already, and a schema that is not there.
+
+    Raises:
+        MillstreamError: NAME_TAKEN, UNKNOWN_TABLE.
+    """
+    if find_table(connection, target) is not None:
+        raise MillstreamError(
+            Code.NAME_TAKEN, f"the database has a relation {target.name} already", hint="serve to another name"
+        )
+    if connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [target.schema]).fetchone() is None:
+        raise MillstreamError(
+            Code.UNKNOWN_TABLE,
+            f"the database has no schema {target.schema}",
+            hint=f"CREATE SCHEMA {target.schema}, or serve into another one",
+        )
+
+
+def create_table(connection: Connection, target: Target) -> Found:
+    """Make the table, empty."""
+    columns = [sql.SQL("{} {}").format(c.identifier, c.type_sql) for c in target.columns]
+    connection.execute(sql.SQL("CREATE TABLE {} ({})").format(target.relation, listed(columns)))
+    _add_key(connection, target)
+    if not target.has_primary_key:
+        # else a publication that has the table would forbid us to change it
+        connection.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(target.relation))
+    connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(target.relation, sql.Literal(_COMMENT)))
+    grant(connection, target)
+    found = find_table(connection, target)
+    assert found is not None
+    return found
+
+
+def _add_key(connection: Connection, target: Target) -> None:
+    if target.key is None:
+        return
+    key = listed([sql.Identifier(k) for k in target.key])
+    if not target.key:
+        statement, key = sql.SQL("CREATE UNIQUE INDEX ON {} ({})"), listed([sql.SQL("(true)")])
+    elif target.is_key_total:
+        statement = sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})")
+    elif connection.info.server_version >= _NULLS_NOT_DISTINCT:
+        statement = sql.SQL("ALTER TABLE {} ADD UNIQUE NULLS NOT DISTINCT ({})")
+    else:
+        statement = sql.SQL("CREATE UNIQUE INDEX ON {} ({})")
+    connection.execute(statement.format(target.relation, key))
+
+
+def grant(connection: Connection, target: Target) -> None:
+    """Give the table to its owner, let the chosen roles read it, and nobody else write it."""
+    me = _current_user(connection)
+    rows = connection.execute(
+        "SELECT DISTINCT a.grantee, pg_get_userbyid(a.grantee) FROM pg_class c, aclexplode(c.relacl) a "
+        "WHERE c.oid = %s::regclass AND a.grantee <> c.relowner AND a.privilege_type = ANY(%s)",
+        [target.relation.as_string(connection), list(_WRITES)],
+    ).fetchall()
+    for oid, name in rows:
+        if name != me:
+            role = sql.SQL("PUBLIC") if oid == 0 else sql.Identifier(name)
+            connection.execute(
+                sql.SQL("REVOKE {} ON {} FROM {}").format(
+                    sql.SQL(", ").join(map(sql.SQL, _WRITES)), target.relation, role
+                )
+            )
+    if target.owner is not None and target.owner != me:
+        owner = sql.Identifier(target.owner)
+        connection.execute(sql.SQL("ALTER TABLE {} OWNER TO {}").format(target.relation, owner))
+        mine = sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE, TRIGGER ON {} TO {}")
+        connection.execute(mine.format(target.relation, sql.Identifier(me)))
+    for role_name in target.grants:
+        connection.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(target.relation, _role(role_name)))
+
+
+def drop_table(connection: Connection, target: Target, *, cascade: bool) -> None:
+    """Drop the table, and with `cascade` the views that read it.
+
+    Raises:
+        MillstreamError: DEPENDENTS_EXIST.
+    """
+    word = sql.SQL("CASCADE" if cascade else "RESTRICT")
+    try:
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {} {}").format(target.relation, word))
+    except errors.DependentObjectsStillExist as e:
+        raise MillstreamError(
+            Code.DEPENDENTS_EXIST,
+            f"in the database, others depend on {target.name}: {(e.diag.message_detail or '').strip()}",
+            hint="drop them there first, or drop with CASCADE",
+        ) from e
+
+
+def _current_user(connection: Connection) -> str:
+    row = connection.execute("SELECT current_user").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _role(name: str) -> sql.Composable:
+    return sql.SQL("PUBLIC") if name.upper() == "PUBLIC" else sql.Identifier(name)

@@ -1,0 +1,93 @@
+"""What is to be served where: the table's name, its columns and its key, and what its user wants done with triggers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import sql
+
+from millstream.sinks.postgres.types import ServedColumn
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+
+class UserTriggers(StrEnum):
+    """Whether users' triggers on a served table fire."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A served table as it shall be.
+
+    Args:
+        table_id: the stream table's id, by which the bookkeeping knows it.
+        key: columns no two rows agree in, NULLs being equal; none of them where there is one row at most, and None for
+            a bag of rows.
+        is_key_total: whether the key's columns are never NULL.
+        owner: a role that shall own the table; by default the one that serves.
+        grants: roles that may read it.
+    """
+
+    table_id: str
+    schema: str
+    table: str
+    columns: tuple[ServedColumn, ...]
+    key: tuple[str, ...] | None = None
+    is_key_total: bool = False
+    owner: str | None = None
+    grants: tuple[str, ...] = ()
+    user_triggers: UserTriggers = UserTriggers.AUTO
+
+    @property
+    def name(self) -> str:
+        """Its name for messages."""
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def relation(self) -> sql.Identifier:
+        """Its name in a statement."""
+        return sql.Identifier(self.schema, self.table)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether rows can be told apart by their values."""
+        return self.key is not None
+
+    @property
+    def has_primary_key(self) -> bool:
+        """Whether the key can be declared as such."""
+        return bool(self.key) and self.is_key_total
+
+    @property
+    def others(self) -> tuple[ServedColumn, ...]:
+        """The columns that are no part of the key."""
+        return tuple(c for c in self.columns if c.name not in (self.key or ()))
+
+    def position(self, name: str) -> int:
+        """The place of a column."""
+        return [c.name for c in self.columns].index(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Up to where a table is served: a version of the stream table's public stage, and what it stands for."""
+
+    lake_id: str
+    stream_table: str
+    stage_id: str
+    version: int
+    refresh_id: int
+    data_timestamp: datetime
+
+
+def listed(items: Sequence[sql.Composable]) -> sql.Composed:
+    """Items of a list in a statement."""
+    return sql.SQL(", ").join(items)

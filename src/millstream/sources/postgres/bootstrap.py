@@ -1,0 +1,159 @@
+"""The first load of a captured table: all its rows as of one snapshot, on the driver if they are few, else on Spark."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millstream.sources.postgres.chunks import TARGET_ROWS, Chunk, chunks, read_chunk, read_chunks
+from millstream.sources.postgres.decode import batch_schema
+from millstream.sources.postgres.snapshot import Progress, Snapshot
+from millstream.sources.postgres.spark_reading import Reading, coded_error, frame_of
+from millstream.sources.postgres.types import MirrorColumn, mirror_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millstream.sources.postgres.relations import Relation
+
+__all__ = [
+    "Chunk",
+    "Progress",
+    "Snapshot",
+    "chunks",
+    "coded_error",
+    "frame",
+    "read_batches",
+    "read_chunk",
+    "read_small",
+    "spark_frame",
+]
+
+DRIVER_ROWS = 2_000_000
+DRIVER_BYTES = 256 << 20
+"""Up to here the driver reads by itself, on one machine twice as fast as Spark's workers hand the rows to the JVM."""
+FRAME_ROWS = 200_000
+"""Up to here also where Spark is to have the rows: giving it a million from the driver takes longer than all else."""
+_READERS = 4
+
+
+def frame(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    relation: Relation,
+    columns: Sequence[MirrorColumn],
+    progress: Progress | None = None,
+) -> DataFrame:
+    """The relation's rows as of the snapshot, which must stay open until the last action over the frame has ended.
+
+    Raises:
+        MillstreamError: see `read_chunk`; what a worker meets comes out of the action, see `coded_error`.
+    """
+    rows = read_small(snapshot, relation, columns, progress, FRAME_ROWS)
+    if rows is not None:
+        return spark.createDataFrame(rows, schema=mirror_schema(columns))
+    return spark_frame(spark, snapshot, relation, columns, progress)
+
+
+def read_small(
+    snapshot: Snapshot,
+    relation: Relation,
+    columns: Sequence[MirrorColumn],
+    progress: Progress | None = None,
+    max_rows: int = DRIVER_ROWS,
+) -> pa.Table | None:
+    """The relation's rows as of the snapshot, if they are few enough for the driver; None if not.
+
+    Raises:
+        MillstreamError: see `read_chunk`.
+    """
+    pieces = chunks(snapshot.connection, relation, columns)
+    if sum(c.rows for c in pieces) > max_rows or sum(c.size_bytes for c in pieces) > DRIVER_BYTES:
+        return None
+    read: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in _side_by_side(snapshot, pieces, columns, progress):
+        read.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes > 2 * DRIVER_BYTES:  # the estimate of a view can be far off
+            return None
+    return pa.Table.from_batches(read, schema=batch_schema(columns))
+
+
+def _side_by_side(
+    snapshot: Snapshot, pieces: Sequence[Chunk], columns: Sequence[MirrorColumn], progress: Progress | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of all chunks in any order, over several connections: decoding leaves Python's lock to others."""
+    waiting, found = deque(pieces), SimpleQueue[pa.RecordBatch | None]()
+    is_given_up = Event()
+
+    def remaining() -> Iterator[Chunk]:
+        with suppress(IndexError):
+            while not is_given_up.is_set():
+                yield waiting.popleft()
+
+    def read() -> None:
+        try:
+            for batch in read_chunks(snapshot.address, snapshot.name, remaining(), columns):
+                found.put(batch)
+                if is_given_up.is_set():
+                    return
+        finally:
+            found.put(None)
+
+    expected, done = sum(c.rows for c in pieces), 0
+    readers = max(1, min(len(pieces), os.cpu_count() or 1, _READERS))
+    with ThreadPoolExecutor(readers, "millstream-reader") as pool:
+        reading = [pool.submit(read) for _ in range(readers)]
+        try:
+            for _ in range(readers):
+                for batch in iter(found.get, None):
+                    done += batch.num_rows
+                    yield batch
+                    if progress is not None:
+                        progress(done, max(done, expected))
+                for future in reading:
+                    if future.done():
+                        future.result()
+        finally:
+            is_given_up.set()
+        for future in reading:
+            future.result()
+
+
+def read_batches(
+    snapshot: Snapshot,
+    pieces: Sequence[Chunk],
+    columns: Sequence[MirrorColumn],
+    progress: Progress | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of some chunks as of the snapshot, read by this process, in batches of a few megabytes."""
+    expected, done = sum(c.rows for c in pieces), 0
+    for batch in read_chunks(snapshot.address, snapshot.name, pieces, columns):
+        done += batch.num_rows
+        yield batch
+        if progress is not None:
+            progress(done, max(done, expected))
+
+
+def spark_frame(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    relation: Relation,
+    columns: Sequence[MirrorColumn],
+    progress: Progress | None = None,
+    target_rows: int = TARGET_ROWS,
+) -> DataFrame:
+    """As `frame`, always read by Spark's workers."""
+    pieces = chunks(snapshot.connection, relation, columns, target_rows)
+    if progress is not None:
+        snapshot.report(sum(c.rows for c in pieces), progress)
+    return frame_of(spark, Reading(snapshot.address, snapshot.name, tuple(pieces), tuple(columns)))

@@ -1,0 +1,222 @@
+"""The SQL of a table's buffer: its table, its trigger functions and its triggers.
+
+A trigger that fails would fail the application's transaction, so what the functions do cannot be broken by DDL on the
+source, which they learn of only at the next poll:
+
+- a column that was dropped or renamed is found one scope further out, in `missing`, and is NULL;
+- a column that has another type now becomes NULL too: PostgreSQL chooses between the overloads of `fitting` by the type
+  of their arguments, and inlines either one, so that the check costs nothing per row;
+- buffers have types without modifiers, so that a `varchar(20)` that was a `varchar(10)` fits;
+- an enum is kept as its label, so that its type can be dropped.
+
+All of these are changes of the source's shape, on which its mirror is read anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from psycopg import sql
+
+SEQUENCE, TRANSACTION, SIGN, LEAF = "__ms_seq", "__ms_xid", "__ms_w", "__ms_leaf"
+"""A buffer's own columns. The sign is 0 for a TRUNCATE, and then the leaf is NULL if all of the table was truncated."""
+
+_SEARCH_PATH = sql.SQL("pg_catalog, pg_temp")  # pg_temp unnamed would be searched first
+
+# Old images before new ones, so that the rows of one statement read as what happened.
+_REMOVED, _ADDED = (-1, "old", "removed"), (1, "new", "added")
+
+
+class Event(StrEnum):
+    """What a trigger is for; also a part of its name."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+    TRUNCATE = "truncate"
+    TRUNCATE_PART = "truncate_part"
+    """TRUNCATE of one partition or child: its rows are gone, and only the table itself knows which they were."""
+    LOCK = "lock"
+    """Does nothing. To make it anew takes the lock that keeps writers out, which LOCK TABLE would refuse to a role
+    that may only SELECT and TRIGGER."""
+
+
+_IMAGES = {Event.INSERT: (_ADDED,), Event.UPDATE: (_REMOVED, _ADDED), Event.DELETE: (_REMOVED,)}
+
+
+@dataclass(frozen=True, slots=True)
+class BufferColumn:
+    """A column of a buffer.
+
+    Args:
+        type: as SQL, without modifiers.
+        by_output: keep the value's text instead of the value.
+    """
+
+    name: str
+    type: str
+    by_output: bool = False
+
+    @property
+    def definition(self) -> sql.Composed:
+        """For CREATE TABLE and ADD COLUMN."""
+        return sql.SQL("{} {}").format(sql.Identifier(self.name), sql.SQL(self.type))
+
+    def captured(self, schema: str) -> sql.Composed:
+        """The column's value where it is still what it was, else NULL."""
+        column = sql.Identifier(self.name)
+        if self.by_output:  # a cast to text might be the table owner's own function, and would run with our rights
+            return sql.SQL("CASE WHEN {0} IS NOT NULL THEN pg_catalog.concat({0}) END").format(column)
+        return sql.SQL("{fitting}({widened}({column}, {null}, 0), {null}, 0)").format(
+            fitting=sql.Identifier(schema, "fitting"),
+            widened=sql.Identifier(schema, "widened"),
+            column=column,
+            null=self.null,
+        )
+
+    @property
+    def null(self) -> sql.Composed:
+        """NULL of its type."""
+        return sql.SQL("NULL::{}").format(sql.SQL(self.type))
+
+
+def schema_statements(schema: str) -> list[sql.Composed]:
+    """The schema, for nobody but its owner, and the functions that compare types when a statement is parsed.
+
+    `widened` takes a domain to its base type, and what can be widened without loss; `fitting` takes what has exactly
+    the wanted type then. The last argument is an integer, so that the first overload wins wherever it is possible.
+    """
+    overloads = [
+        ("widened", "anycompatible", "anycompatible", "integer", 1),
+        ("widened", "anyelement", "anycompatible", "bigint", 2),
+        ("fitting", "anyelement", "anyelement", "integer", 1),
+        ("fitting", "anyelement", "anycompatible", "bigint", 2),
+    ]
+    statements = [
+        sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)),
+        sql.SQL("REVOKE ALL ON SCHEMA {} FROM PUBLIC").format(sql.Identifier(schema)),
+    ]
+    for name, value, wanted, exact, chosen in overloads:
+        function = sql.SQL("{}({}, {}, {})").format(
+            sql.Identifier(schema, name), sql.SQL(value), sql.SQL(wanted), sql.SQL(exact)
+        )
+        statements += [
+            sql.SQL("CREATE OR REPLACE FUNCTION {} RETURNS {} LANGUAGE sql IMMUTABLE AS {}").format(
+                function, sql.SQL(wanted), sql.Literal(f"SELECT ${chosen}")
+            ),
+            sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function),
+        ]
+    return statements
+
+
+def buffer_name(oid: int) -> str:
+    """The name of the buffer of a source."""
+    return f"changes_{oid}"
+
+
+def function_name(event: Event, oid: int) -> str:
+    """The name of a trigger function of a source."""
+    return f"{event}_{oid}"
+
+
+def trigger_name(schema: str, event: Event, oid: int) -> str:
+    """The name of a trigger of a source: a table may have those of two lakes, and of the table it is a part of."""
+    return f"{schema}_{event}_{oid}"
+
+
+def create_buffer(schema: str, oid: int, columns: Sequence[BufferColumn], by_row: bool) -> sql.Composed:
+    """The buffer's table.
+
+    The sequence must not be cached: with a TRUNCATE, its order says which rows came before and which after. There is no
+    index: a window is nearly all of a buffer, because consumed rows are deleted.
+    """
+    own = [
+        sql.SQL("{} bigint GENERATED ALWAYS AS IDENTITY (CACHE 1)").format(sql.Identifier(SEQUENCE)),
+        sql.SQL("{} xid8 NOT NULL DEFAULT pg_current_xact_id()").format(sql.Identifier(TRANSACTION)),
+        sql.SQL("{} smallint NOT NULL").format(sql.Identifier(SIGN)),
+    ]
+    if by_row:
+        own.append(sql.SQL("{} oid").format(sql.Identifier(LEAF)))
+    return sql.SQL(
+        "CREATE TABLE {} ({}) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, "
+        "autovacuum_analyze_scale_factor = 1)"
+    ).format(sql.Identifier(schema, buffer_name(oid)), sql.SQL(", ").join([*own, *(c.definition for c in columns)]))
+
+
+def function_statements(
+    schema: str, oid: int, event: Event, columns: Sequence[BufferColumn], by_row: bool
+) -> list[sql.Composed]:
+    """A trigger function, which nobody else may put on a table of theirs."""
+    function = sql.SQL("{}()").format(sql.Identifier(schema, function_name(event, oid)))
+    body = sql.SQL("#variable_conflict use_column\nBEGIN\n{}  RETURN NULL;\nEND").format(
+        _capture(schema, oid, event, columns, by_row)
+    )
+    return [
+        sql.SQL(
+            "CREATE OR REPLACE FUNCTION {} RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = {} AS {}"
+        ).format(function, _SEARCH_PATH, sql.Literal(body.as_string())),
+        sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function),
+    ]
+
+
+def _capture(schema: str, oid: int, event: Event, columns: Sequence[BufferColumn], by_row: bool) -> sql.Composable:
+    buffer = sql.Identifier(schema, buffer_name(oid))
+    if event is Event.LOCK:
+        return sql.SQL("")
+    if event is Event.TRUNCATE:
+        return sql.SQL("  INSERT INTO {} ({}) VALUES (0);\n").format(buffer, sql.Identifier(SIGN))
+    if event is Event.TRUNCATE_PART:
+        return sql.SQL("  INSERT INTO {} ({}, {}) VALUES (0, TG_RELID);\n").format(
+            buffer, sql.Identifier(SIGN), sql.Identifier(LEAF)
+        )
+    own = [SIGN, LEAF] if by_row else [SIGN]
+    # A column of the source may be called tg_relid: the variable is named with its function.
+    leaf = [sql.Identifier(function_name(event, oid), "tg_relid")] if by_row else []
+    images = [
+        sql.SQL("SELECT {} FROM {}").format(
+            sql.SQL(", ").join([sql.SQL(f"{sign}::smallint"), *leaf, *(c.captured(schema) for c in columns)]),
+            sql.SQL(f"(SELECT {row}.*) AS {rows}" if by_row else rows),
+        )
+        for sign, row, rows in _IMAGES[event]
+    ]
+    missing = [sql.SQL("{} AS {}").format(c.null, sql.Identifier(c.name)) for c in columns]
+    return sql.SQL(
+        "  INSERT INTO {buffer} ({names})\n"
+        "  SELECT image.* FROM (SELECT {missing}) AS missing\n"
+        "  CROSS JOIN LATERAL ({images}) AS image;\n"
+    ).format(
+        buffer=buffer,
+        names=sql.SQL(", ").join(map(sql.Identifier, [*own, *(c.name for c in columns)])),
+        missing=sql.SQL(", ").join(missing),
+        images=sql.SQL("\n    UNION ALL ").join(images),
+    )
+
+
+def create_trigger(schema: str, oid: int, event: Event, table: sql.Identifier, by_row: bool) -> sql.Composed:
+    """A trigger of a source, on the source itself or on one of its leaves."""
+    reads = "FOR EACH STATEMENT"
+    if event in _IMAGES:
+        tables = " ".join(f"{row.upper()} TABLE AS {rows}" for _, row, rows in _IMAGES[event])
+        reads = "FOR EACH ROW" if by_row else f"REFERENCING {tables} FOR EACH STATEMENT"
+    fires = event.upper() if event in _IMAGES else "TRUNCATE"
+    return sql.SQL(f"CREATE OR REPLACE TRIGGER {{}} AFTER {fires} ON {{}} {reads} EXECUTE FUNCTION {{}}()").format(
+        sql.Identifier(trigger_name(schema, event, oid)), table, sql.Identifier(schema, function_name(event, oid))
+    )
+
+
+def uninstall_sql(schema: str) -> str:
+    """A script that removes every object of capture from a database, without millstream.
+
+    Its schema's owner or a superuser may run it. The triggers are on other roles' tables, and go with their functions.
+    """
+    drop = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE;").format(sql.Identifier(schema)).as_string()
+    return (
+        "-- Removes everything that millstream's capture has put into this database: the triggers on the captured\n"
+        "-- tables, their functions, and the buffers. It waits for transactions on these tables for 10 seconds;\n"
+        "-- if that was too short, nothing has happened: run it again.\n"
+        "SET lock_timeout = '10s';\n"
+        f"{drop}\n"
+        "RESET lock_timeout;\n"
+    )

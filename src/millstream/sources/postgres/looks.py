@@ -1,0 +1,79 @@
+"""What a poll sees of captured tables: fingerprints by which it is told that something happened no capture has seen.
+
+One query for all tables of a database, read in the transaction whose snapshot the poll reads the changes by.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream.sources.postgres.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A table, as far as capture depends on it.
+
+    Args:
+        shape: of the captured columns: their places, types and enums' labels.
+        storage: of the files and partitions its rows lie in. TRUNCATE and every rewrite move it, and so do a partition
+            that is attached, also one that was detached in between, and a column that was renamed and renamed back.
+        key: the columns of the primary key or replica identity.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    shape: str
+    storage: str
+    key: tuple[str, ...]
+
+
+# The key of a table says nothing of rows that only inherit from it, as those of partitions do not.
+_LOOK = """
+WITH RECURSIVE wanted AS MATERIALIZED (SELECT * FROM unnest(%s::oid[], %s::jsonb[]) w(oid, names)),
+below(top, oid, mark) AS (
+  SELECT oid, oid, '' FROM wanted
+  UNION ALL
+  SELECT below.top, i.inhrelid, i.xmin::text || i.inhparent FROM below JOIN pg_inherits i ON i.inhparent = below.oid
+),
+stored AS (
+  SELECT top, count(*) AS tables,
+         string_agg(concat_ws(' ', below.oid, below.mark, c.relfilenode), ',' ORDER BY below.oid) AS mark
+  FROM below JOIN pg_class c ON c.oid = below.oid GROUP BY top
+),
+labels AS (
+  SELECT enumtypid, string_agg(quote_literal(enumlabel), '/' ORDER BY enumsortorder) AS mark FROM pg_enum GROUP BY 1
+),
+shaped AS (
+  SELECT a.attrelid, string_agg(a.xmin::text, ',' ORDER BY a.attnum) AS touched,
+         md5(string_agg(concat_ws(' ', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attgenerated,
+                                  a.attcollation, l.mark), ',' ORDER BY a.attnum)) AS mark
+  FROM wanted w JOIN pg_attribute a ON a.attrelid = w.oid JOIN pg_type t ON t.oid = a.atttypid
+  LEFT JOIN labels l ON l.enumtypid IN (t.oid, t.typelem, t.typbasetype)
+  WHERE a.attnum > 0 AND NOT a.attisdropped AND w.names ? a.attname::text GROUP BY 1
+),
+keys AS (
+  SELECT DISTINCT ON (i.indrelid) i.indrelid, i.indkey::smallint[] AS places, i.indnkeyatts AS n
+  FROM wanted w JOIN pg_index i ON i.indrelid = w.oid
+  WHERE i.indisvalid AND (i.indisprimary OR i.indisreplident) ORDER BY i.indrelid, i.indisprimary DESC
+)
+SELECT c.oid::bigint, n.nspname, c.relname, coalesce(s.mark, ''),
+       md5(concat(c.relrowsecurity, c.relkind, s.touched, b.mark)),
+       CASE WHEN c.relkind = 'p' OR b.tables = 1 THEN ARRAY(
+         SELECT a.attname::text FROM unnest(k.places) WITH ORDINALITY p(num, place)
+         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = p.num WHERE p.place <= k.n ORDER BY p.place)
+       ELSE '{}' END
+FROM wanted w JOIN pg_class c ON c.oid = w.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN stored b ON b.top = c.oid LEFT JOIN shaped s ON s.attrelid = c.oid LEFT JOIN keys k ON k.indrelid = c.oid
+"""
+
+
+def look_at(connection: Connection, columns: Mapping[int, Sequence[str]]) -> dict[int, Look]:
+    """The tables of some oids, as readers of those of their columns depend on them; dropped ones are missing."""
+    if not columns:
+        return {}
+    rows = connection.execute(_LOOK, [list(columns), [json.dumps(list(names)) for names in columns.values()]])
+    return {oid: Look(oid, schema, name, shape, storage, tuple(key)) for oid, schema, name, shape, storage, key in rows}

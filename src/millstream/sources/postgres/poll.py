@@ -1,0 +1,61 @@
+"""A poll: one transaction whose snapshot is the position a database's captured tables are brought to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+
+from millstream.errors import Code, MillstreamError
+from millstream.sources.postgres.connection import Connection, Identity
+
+_WHERE = """
+SELECT pg_current_snapshot()::text, pg_is_in_recovery(), system_identifier,
+       CASE WHEN pg_is_in_recovery() THEN '00000000' ELSE pg_walfile_name(pg_current_wal_lsn()) END, current_database()
+FROM pg_control_system()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Where a database is: its snapshot as text, and which database it is."""
+
+    snapshot: str
+    identity: Identity
+
+
+def where(connection: Connection) -> Here:
+    """The position of a database, by one query: inside a transaction that of the transaction.
+
+    Raises:
+        MillstreamError: DATABASE_UNFIT for a standby, whose snapshots do not tell which transactions are running.
+    """
+    row = connection.execute(_WHERE).fetchone()
+    assert row is not None
+    snapshot, is_standby, system, file, database = row
+    if is_standby:
+        raise MillstreamError(
+            Code.DATABASE_UNFIT,
+            "the server is a standby: its snapshots cannot tell which transactions are still running",
+            hint="attach the primary",
+        )
+    return Here(snapshot, Identity(int(system), int(file[:8], 16), database))
+
+
+@contextmanager
+def polling(connection: Connection) -> Iterator[Here]:
+    """A transaction that sees one state of the database, as long as the block lasts.
+
+    Captured changes can be read in it. The rows of a table cannot: a rewrite or TRUNCATE that commits meanwhile makes
+    the table look empty. For those there is `Snapshot`, which locks the table first.
+    """
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    connection.read_only = True
+    try:
+        with connection.transaction():
+            yield where(connection)
+    finally:
+        connection.isolation_level = None
+        connection.read_only = None

@@ -1,0 +1,68 @@
+"""What a role lacks to capture the changes of a database, as the statements that grant it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from millstream.sources.postgres.connection import Connection
+
+_SCHEMAS = """
+SELECT n.nspname, has_schema_privilege(n.oid, 'USAGE'),
+       bool_or(has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'TRIGGER'))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname NOT LIKE 'pg\\_%%'
+      AND n.nspname <> 'information_schema' AND n.nspname <> %s
+GROUP BY n.oid, n.nspname ORDER BY n.nspname
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What an administrator has to run.
+
+    Args:
+        required: without these nothing can be captured.
+        by_schema: of schemas whose tables are all out of reach; perhaps they are meant to be.
+    """
+
+    required: tuple[str, ...]
+    by_schema: tuple[str, ...]
+
+
+def missing_grants(connection: Connection, buffer_schema: str, *, wal: bool) -> Missing:
+    """What the connection's role lacks in its database.
+
+    Args:
+        wal: whether its WAL must be readable.
+    """
+    row = connection.execute(
+        "SELECT current_user::text, current_database()::text, has_database_privilege(current_database(), 'CREATE'), "
+        "EXISTS (SELECT FROM pg_namespace WHERE nspname = %s), "
+        "has_function_privilege('pg_control_system()', 'EXECUTE'), "
+        "(SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)",
+        [buffer_schema],
+    ).fetchone()
+    assert row is not None
+    role, database, may_create, has_schema, may_identify, may_replicate = row
+    names = {"role": sql.Identifier(role), "database": sql.Identifier(database)}
+    required: list[sql.Composed] = []
+    if not has_schema and not may_create:
+        required.append(sql.SQL("GRANT CREATE ON DATABASE {database} TO {role};").format(**names))
+    if not may_identify:
+        required.append(sql.SQL("GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO {role};").format(**names))
+    if wal and not may_replicate:
+        required.append(sql.SQL("ALTER ROLE {role} REPLICATION;").format(**names))
+    by_schema: list[sql.Composed] = []
+    for schema, may_use, may_read in connection.execute(_SCHEMAS, [buffer_schema]):
+        if not may_use:
+            by_schema.append(sql.SQL("GRANT USAGE ON SCHEMA {} TO {role};").format(sql.Identifier(schema), **names))
+        if not may_read:
+            grant = sql.SQL("GRANT SELECT, TRIGGER ON ALL TABLES IN SCHEMA {} TO {role};")
+            by_schema.append(grant.format(sql.Identifier(schema), **names))
+    return Missing(_texts(connection, required), _texts(connection, by_schema))
+
+
+def _texts(connection: Connection, statements: list[sql.Composed]) -> tuple[str, ...]:
+    return tuple(statement.as_string(connection) for statement in statements)

@@ -1,0 +1,210 @@
+"""One moment of a database, held open so that several readers see exactly the same rows."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import psycopg
+from psycopg import sql
+
+from millstream.errors import Code, MillstreamError
+from millstream.sources.postgres.address import Address, ResolvedAddress
+from millstream.sources.postgres.connection import Connection, connect, resolved, unreachable
+from millstream.sources.postgres.relations import Relation, RelationKind
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the rows read so far and the rows expected, which is an estimate."""
+
+_KEEP_ALIVE_SECONDS = 20.0
+_REPORT_SECONDS = 0.5
+_LOCK_TIMEOUT = "10s"
+# Somebody who waits to alter a table waits for the exporting transaction, and a reader would wait for him: for ever.
+_READERS_LOCK_TIMEOUT = "3s"
+
+_COPIED = """
+SELECT a.pid, a.backend_start::text, p.tuples_processed
+FROM pg_stat_progress_copy p JOIN pg_stat_activity a USING (pid) WHERE a.application_name = %s
+"""
+
+
+class Snapshot:
+    """A transaction that exports its snapshot for as long as the block lasts.
+
+    It also holds the tables' lightest lock. TRUNCATE and rewrites of a table do not respect snapshots: without the
+    lock, a reader who comes after one finds no rows and no error. Leaving the block fails if the transaction was lost
+    meanwhile, since then nothing is known of what was read.
+
+    Args:
+        relations: the tables to be read.
+        take: gives the name of a snapshot to hold on to instead of a new one, e.g. that of a new replication slot;
+            called once the tables are locked.
+
+    Attributes:
+        name: for `SET TRANSACTION SNAPSHOT`.
+        position: the same as `pg_snapshot` text.
+        address: for readers, who may be on other machines.
+        connection: sees the snapshot.
+    """
+
+    name: str
+    position: str
+    address: ResolvedAddress
+    connection: Connection
+
+    def __init__(
+        self, address: Address, relations: Sequence[Relation] = (), take: Callable[[], str] | None = None
+    ) -> None:
+        self._address = address
+        self._relations = relations
+        self._take = take
+        self._label = f"millstream reader {uuid.uuid4().hex[:12]}"
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._report: tuple[int, Progress] | None = None
+        self._seen: dict[tuple[int, str], int] = {}
+
+    def __enter__(self) -> Self:
+        self.connection = connect(self._address)
+        try:
+            self.address = resolved(self._address, self.connection, self._label)
+            self._begin()
+        except BaseException:
+            self.connection.close()
+            raise
+        self._thread = threading.Thread(target=self._keep_alive, name="millstream-snapshot", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._closing.set()
+        self._wake.set()
+        self._thread.join()
+        try:
+            if kind is None:
+                self.check()
+                if self._report is not None:
+                    expected, progress = self._report
+                    progress(expected, expected)
+        finally:
+            self.connection.close()
+
+    def check(self) -> None:
+        """See that the snapshot is still held.
+
+        Raises:
+            MillstreamError: SNAPSHOT_LOST.
+        """
+        try:
+            self.connection.execute("SELECT 1")
+        except psycopg.Error as e:
+            raise lost(self._address, e) from e
+
+    def report(self, expected: int, progress: Progress) -> None:
+        """Tell about the rows that readers elsewhere have read, of one table at a time, until the block ends."""
+        self._seen.clear()
+        self._report = (expected, progress)
+        self._wake.set()
+
+    def _begin(self) -> None:
+        execute = self.connection.execute
+        execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            # None of these statements takes a snapshot: that must not be older than the locks.
+            _set_time_limits(self.connection, _LOCK_TIMEOUT)
+            tables = [r for r in self._relations if r.kind in (RelationKind.TABLE, RelationKind.PARTITIONED)]
+            if tables:
+                names = sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in tables)
+                execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+            if self._take is not None:
+                execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self._take())))
+            row = execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchone()
+        except psycopg.Error as e:
+            raise reading_error(self._address, e, ", ".join(r.qualified for r in self._relations)) from e
+        assert row is not None
+        self.name, self.position = row
+
+    def _keep_alive(self) -> None:
+        """Now and then a statement, so that nothing between us and the server takes the connection for a dead one."""
+        while True:
+            self._wake.wait(_REPORT_SECONDS if self._report else _KEEP_ALIVE_SECONDS)
+            self._wake.clear()
+            if self._closing.is_set():
+                return
+            try:
+                if self._report is None:
+                    self.connection.execute("SELECT 1")
+                else:
+                    self._tell(*self._report)
+            except psycopg.Error:
+                return  # whoever leaves the block is told
+
+    def _tell(self, expected: int, progress: Progress) -> None:
+        self.connection.execute("SELECT pg_stat_clear_snapshot()")  # else a transaction always sees the same statistics
+        for pid, start, rows in self.connection.execute(_COPIED, [self._label]).fetchall():
+            self._seen[pid, start] = max(rows, self._seen.get((pid, start), 0))
+        progress(min(sum(self._seen.values()), expected), expected)
+
+
+def import_snapshot(connection: Connection, name: str) -> None:
+    """Begin a transaction that sees what the exporting one sees.
+
+    Raises:
+        MillstreamError: SNAPSHOT_LOST.
+    """
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
+    except psycopg.Error as e:
+        raise MillstreamError(
+            Code.SNAPSHOT_LOST,
+            f"the snapshot {name} is no longer held: {_first_line(e)}",
+            hint="the reading starts over; a pooler in transaction mode loses snapshots: connect to the server itself",
+        ) from e
+    _set_time_limits(connection, _READERS_LOCK_TIMEOUT)
+
+
+def _set_time_limits(connection: Connection, lock_timeout: str) -> None:
+    unlimited = ["idle_in_transaction_session_timeout", "statement_timeout"]
+    if connection.info.server_version >= 170_000:
+        unlimited.append("transaction_timeout")
+    for setting in unlimited:
+        connection.execute(sql.SQL("SET LOCAL {} = 0").format(sql.Identifier(setting)))
+    connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(lock_timeout)))
+
+
+def reading_error(address: Address, error: psycopg.Error, tables: str) -> MillstreamError:
+    """A coded error for tables that cannot be read."""
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return MillstreamError(
+            Code.LOCK_TIMEOUT,
+            f"another session alters or truncates {tables}, or waits to do so",
+            hint="try again when it is done",
+        )
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return MillstreamError(
+            Code.PRIVILEGE_MISSING,
+            f"{tables} cannot be read: {_first_line(error)}",
+            hint="GRANT SELECT on it; where row security is on, the role must be its owner or have BYPASSRLS",
+        )
+    if isinstance(error, (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn)):
+        return MillstreamError(Code.SOURCE_CHANGED, f"{tables} cannot be read: {_first_line(error)}")
+    if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
+        return unreachable(address, error)
+    return MillstreamError(Code.DATABASE_UNFIT, f"{tables} cannot be read: {_first_line(error)}")
+
+
+def lost(address: Address, error: psycopg.Error) -> MillstreamError:
+    """A coded error for an exporting transaction that ended too early."""
+    return MillstreamError(
+        Code.SNAPSHOT_LOST,
+        f"the snapshot of {address} was lost while tables were read under it: {_first_line(error)}",
+        hint="the reading starts over",
+    )
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,59 @@
+"""Which transactions a `pg_snapshot` sees, decided without the server: the WAL names its transactions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_EPOCH = 1 << 32
+_HALF = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class PgSnapshot:
+    """`xmin:xmax:running`, all of them 64-bit ids of top-level transactions.
+
+    Args:
+        xmin: all before it have ended.
+        xmax: it and all after it have not begun, as far as the snapshot knows.
+        running: those between that had not ended.
+    """
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def parse(cls, text: str) -> PgSnapshot:
+        """Read the server's text.
+
+        >>> PgSnapshot.parse("10:14:10,12").sees(11)
+        True
+        """
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), frozenset(int(x) for x in running.split(",") if x))
+
+    def sees(self, xid: int) -> bool:
+        """Whether the effects of a transaction that committed are part of it."""
+        return xid < self.xmin or (xid < self.xmax and xid not in self.running)
+
+    def covers(self, other: PgSnapshot) -> bool:
+        """Whether it sees all that another one sees: it was taken at the same time or later."""
+        return self.xmax >= other.xmax and all(x >= other.xmax or x in other.running for x in self.running)
+
+    def has_outlived(self, other: PgSnapshot) -> bool:
+        """Whether all transactions that were running in another one, of the same time or earlier, have ended."""
+        return self.covers(other) and not self.running & other.running
+
+    def full_xid(self, xid: int) -> int:
+        """The 64-bit id of a transaction of which the lower 32 bits are known, and that is not older than 2³¹ others.
+
+        >>> PgSnapshot(2**32 + 5, 2**32 + 5, frozenset()).full_xid(2**32 - 1) == 2**32 - 1
+        True
+        """
+        full = (self.xmax & ~(_EPOCH - 1)) | xid
+        if full >= self.xmax + _HALF:
+            return full - _EPOCH
+        return full + _EPOCH if full < self.xmax - _HALF else full
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.xmax}:{','.join(str(x) for x in sorted(self.running))}"

@@ -1,0 +1,302 @@
+"""Which Spark type stands for a PostgreSQL type in a mirror, and which types are refused.
+
+A value must come out equal whichever way it was read (COPY, a trigger's buffer, the WAL), or a retraction would miss
+its row. So the mapping never needs SQL on the server's side: a column's `pg_type` and `spark_type` say all that the
+decoder has to know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from millstream.errors import Code, MillstreamError
+from millstream.naming import RESERVED_PREFIX
+from millstream.sources.postgres.relations import PgColumn, Relation
+
+UNBOUNDED_NUMERIC = "decimal(38,18)"
+"""What stands for `numeric` without a precision: a value that does not fit exactly is an error, never rounded.
+
+A string would not be safer: Spark adds strings up as doubles, silently. `string` and `double` can be asked for.
+"""
+
+_SPARK: dict[str, DataType] = {
+    "smallint": ShortType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "boolean": BooleanType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+    "timestamp_ntz": TimestampNTZType(),
+    "binary": BinaryType(),
+}
+
+_AS_TEXT = "it is equal and ordered as its text on Spark, not as PostgreSQL compares it"
+_ANY_CASE = "PostgreSQL compares it without regard to case, Spark with regard to it"
+
+# PostgreSQL's own types, without their modifiers: the Spark type, and how comparisons on Spark differ, if they do.
+PLAIN_TYPES: dict[str, tuple[str, str | None]] = {
+    "smallint": ("smallint", None),
+    "integer": ("int", None),
+    "bigint": ("bigint", None),
+    "oid": ("bigint", None),
+    "boolean": ("boolean", None),
+    "real": ("float", None),
+    "double precision": ("double", None),
+    "text": ("string", None),
+    "character varying": ("string", None),
+    "character": ("string", None),
+    "bpchar": ("string", None),
+    '"char"': ("string", None),
+    "name": ("string", None),
+    "date": ("date", None),
+    "timestamp without time zone": ("timestamp_ntz", None),
+    "timestamp with time zone": ("timestamp", None),
+    "time without time zone": ("string", None),
+    "time with time zone": ("string", _AS_TEXT),
+    "interval": ("string", _AS_TEXT),
+    "uuid": ("string", None),
+    "bytea": ("binary", None),
+    "bit": ("string", None),
+    "bit varying": ("string", None),
+    "json": ("string", _AS_TEXT),
+    "jsonb": ("string", _AS_TEXT),
+    "jsonpath": ("string", _AS_TEXT),
+    "xml": ("string", _AS_TEXT),
+    "inet": ("string", _AS_TEXT),
+    "cidr": ("string", _AS_TEXT),
+    "macaddr": ("string", None),
+    "macaddr8": ("string", None),
+    "tsvector": ("string", _AS_TEXT),
+    "tsquery": ("string", _AS_TEXT),
+    "pg_lsn": ("string", _AS_TEXT),
+    "point": ("string", _AS_TEXT),
+    "line": ("string", _AS_TEXT),
+    "lseg": ("string", _AS_TEXT),
+    "box": ("string", _AS_TEXT),
+    "path": ("string", _AS_TEXT),
+    "polygon": ("string", _AS_TEXT),
+    "circle": ("string", _AS_TEXT),
+}
+
+# Types of extensions; they lie in whatever schema the extension was created in.
+EXTENSION_TYPES: dict[str, tuple[str, str | None]] = {
+    "citext": ("string", _ANY_CASE),
+    "hstore": ("string", _AS_TEXT),
+    "ltree": ("string", _AS_TEXT),
+}
+
+_REFUSED = {
+    "money": ("its text depends on the server's lc_monetary", "change the column to numeric(p,s)"),
+    "int2vector": ("it is a type of the system's catalog", "use smallint[]"),
+    "oidvector": ("it is a type of the system's catalog", "use oid[]"),
+}
+
+_MODIFIER = re.compile(r"\(([-\d, ]+)\)")
+_INTERVAL_FIELDS = re.compile(r"interval (year|month|day|hour|minute|second)( to \w+)?")
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_MAX_PRECISION = 38
+_UNSTORABLE = set(" ,;{}()\n\t=")  # Delta takes them under column mapping only, which the direct way does not write
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorColumn:
+    """A column of a mirror.
+
+    The first three values are kept with a capture; the others are of use when the capture is made.
+
+    Args:
+        pg_type: the type behind all domains, with its modifiers, as SQL.
+        spark_type: as Spark's SQL spells it.
+        labels: an enum's labels in PostgreSQL's order, which is not that of their texts.
+        is_generated: computed by PostgreSQL and stored; not every WAL has it.
+        differs: how comparisons on Spark differ from PostgreSQL's, to warn of; None where they do not.
+    """
+
+    name: str
+    pg_type: str
+    spark_type: str
+    labels: tuple[str, ...] = ()
+    is_generated: bool = False
+    differs: str | None = None
+
+    @property
+    def field(self) -> StructField:
+        """The column of the mirror, nullable: what PostgreSQL guarantees need not be checked again."""
+        return StructField(self.name, data_type(self.spark_type), nullable=True)
+
+
+def mirror_column(column: PgColumn, numeric: str = UNBOUNDED_NUMERIC) -> MirrorColumn:
+    """The mirror's column for a column of PostgreSQL.
+
+    Args:
+        numeric: what stands for `numeric` without a precision: `decimal(38,s)`, `string` or `double`.
+
+    Raises:
+        MillstreamError: UNSUPPORTED_TYPE, naming the type and a way out.
+    """
+    if column.generated == "v":
+        raise _unsupported(
+            column, "is virtual, so no capture ever sees its values", "make it STORED, or compute it in the query"
+        )
+    if column.element is not None and column.base.endswith("[]"):
+        if column.element == "box":
+            raise _unsupported(column, "its elements are not parted by commas", "keep them as polygon[]")
+        element, differs = _scalar(column, column.element, column.element_kind or "b", numeric)
+        pg_type, spark_type = f"{column.element}[]", f"array<{element}>"
+    else:
+        pg_type = column.base
+        spark_type, differs = _scalar(column, column.base, column.type_kind, numeric)
+    return MirrorColumn(
+        name=column.name,
+        pg_type=pg_type,
+        spark_type=spark_type,
+        labels=column.labels,
+        is_generated=column.generated == "s",
+        differs=differs,
+    )
+
+
+def mirror_columns(
+    relation: Relation, names: Sequence[str] | None = None, numeric: str = UNBOUNDED_NUMERIC
+) -> tuple[MirrorColumn, ...]:
+    """The mirror's columns for some of a relation's, by default all, in the relation's order.
+
+    Raises:
+        MillstreamError: UNSUPPORTED_TYPE, NAME_INVALID, DUPLICATE_COLUMN for names that differ by their case only.
+    """
+    used = [c for c in relation.columns if names is None or c.name in names]
+    seen: dict[str, str] = {}
+    for column in used:
+        _check_name(relation, column.name)
+        twin = seen.setdefault(column.name.lower(), column.name)
+        if twin != column.name:
+            raise MillstreamError(
+                Code.DUPLICATE_COLUMN,
+                f"{relation.qualified} has the columns {twin} and {column.name}, which are one name on Spark",
+                hint="rename one of them, or use only one in the query",
+            )
+    return tuple(mirror_column(column, numeric) for column in used)
+
+
+def mirror_schema(columns: Sequence[MirrorColumn]) -> StructType:
+    """The schema of a mirror."""
+    return StructType([column.field for column in columns])
+
+
+def data_type(spark_type: str) -> DataType:
+    """The Spark type of a `MirrorColumn.spark_type`, without asking a JVM.
+
+    >>> data_type("array<decimal(10,2)>").simpleString()
+    'array<decimal(10,2)>'
+    """
+    if spark_type.startswith("array<"):
+        return ArrayType(data_type(spark_type.removeprefix("array<").removesuffix(">")))
+    decimal = _DECIMAL.fullmatch(spark_type)
+    if decimal is not None:
+        return DecimalType(int(decimal[1]), int(decimal[2]))
+    return _SPARK[spark_type]
+
+
+def text_of(column: MirrorColumn, expression: sql.Composable) -> sql.Composable:
+    """The SQL item whose output is the text to decode: the value itself, as COPY and a text-format result write it.
+
+    Never a cast to text, which writes `true` for `t`, `10.0.0.1/32` for `10.0.0.1`, and char(n) without its blanks.
+    """
+    del column  # no type needs more, and none may: the WAL has only the plain text
+    return expression
+
+
+def _scalar(column: PgColumn, printed: str, kind: str, numeric: str) -> tuple[str, str | None]:
+    if kind == "e":
+        return "string", "PostgreSQL orders it as its labels were declared"
+    if kind in ("r", "m"):
+        return "string", _AS_TEXT
+    if kind == "c":
+        raise _unsupported(column, "is a composite type", "keep its fields as columns, or as jsonb")
+    if kind != "b":
+        raise _unsupported(column, "is no type that can be stored", "use another type")
+    plain, modifier = _without_modifier(printed)
+    if plain == "numeric":
+        return _numeric(column, modifier, numeric)
+    if plain in PLAIN_TYPES:
+        spark_type, differs = PLAIN_TYPES[plain]
+        if plain in ("text", "character varying", "character") and column.collation not in (None, "C", "POSIX"):
+            differs = f"PostgreSQL compares it by the collation {column.collation}, Spark byte by byte"
+        return spark_type, differs
+    schema, _, last = plain.rpartition(".")
+    if schema and last in EXTENSION_TYPES:
+        return EXTENSION_TYPES[last]
+    why, way_out = _REFUSED.get(plain, ("has no counterpart on Spark", "leave the column out of the query"))
+    raise _unsupported(column, why, way_out)
+
+
+def _numeric(column: PgColumn, modifier: tuple[int, ...], unbounded: str) -> tuple[str, str | None]:
+    if modifier and modifier[0] <= _MAX_PRECISION:
+        precision, scale = modifier
+        # numeric(3,-2) holds up to 99900, numeric(3,5) down to 0.00001: Spark wants 0 <= scale <= precision
+        fitting = (precision - scale, 0) if scale < 0 else (max(precision, scale), scale)
+        if fitting[0] <= _MAX_PRECISION:
+            return f"decimal({fitting[0]},{fitting[1]})", None
+    if unbounded == "string":
+        return "string", _AS_TEXT
+    if unbounded == "double":
+        return "double", "it is rounded to a double"
+    if not modifier:
+        return unbounded, None
+    scale = max(modifier[1], 0)
+    if scale > _MAX_PRECISION:
+        raise _unsupported(column, f"has more than {_MAX_PRECISION} decimals", "give it a smaller scale")
+    return f"decimal({_MAX_PRECISION},{scale})", None
+
+
+def _without_modifier(printed: str) -> tuple[str, tuple[int, ...]]:
+    """`timestamp(3) with time zone` is `timestamp with time zone` and (3,)."""
+    found = _MODIFIER.search(printed)
+    plain = _MODIFIER.sub("", printed)
+    if _INTERVAL_FIELDS.fullmatch(plain):
+        plain = "interval"
+    return plain, tuple(int(part) for part in found[1].split(",")) if found else ()
+
+
+def _unsupported(column: PgColumn, why: str, way_out: str) -> MillstreamError:
+    return MillstreamError(
+        Code.UNSUPPORTED_TYPE, f"column {column.name} of type {column.type} {_verb(why)}", hint=way_out
+    )
+
+
+def _verb(why: str) -> str:
+    return why if why.startswith(("is ", "has ")) else f"cannot be mirrored: {why}"
+
+
+def _check_name(relation: Relation, name: str) -> None:
+    if _UNSTORABLE & set(name) or name.lower().startswith(RESERVED_PREFIX):
+        raise MillstreamError(
+            Code.NAME_INVALID,
+            f"column {name!r} of {relation.qualified} cannot be stored under its name",
+            hint="rename it, or leave it out of the query",
+        )

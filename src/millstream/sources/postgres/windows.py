@@ -1,0 +1,281 @@
+"""What changed between two snapshots of a database, read from the buffers of its captured tables.
+
+A row belongs to the window (old, new] if its transaction is visible in `new` and not in `old`. Nothing else decides:
+not the order of a sequence, a clock or the WAL, in all of which a transaction that commits late lies behind a poll that
+has passed it. Transactions come whole, and in exactly one window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+
+from millstream.errors import Code, MillstreamError
+from millstream.naming import WEIGHT
+from millstream.sources.postgres.buffer_sql import LEAF, SEQUENCE, SIGN, TRANSACTION
+from millstream.sources.postgres.connection import Connection
+from millstream.sources.postgres.decode import batch_schema, read_csv
+from millstream.sources.postgres.installed import BufferInfo
+from millstream.sources.postgres.types import MirrorColumn
+
+_TRIM_BLOCKS = 4_096
+"""How much of a buffer is trimmed in one transaction: 32 MB, well under a second."""
+_VACUUM_ROWS = 100_000
+"""Having deleted so many rows, we do not wait for the server's own vacuum: each poll reads the whole buffer."""
+
+_SIGN_COLUMN = MirrorColumn(WEIGHT, "smallint", "bigint")
+_LEAF_COLUMN = MirrorColumn(LEAF, "oid", "bigint")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The changes of a table, as a Z-set.
+
+    Args:
+        rows: the captured columns and `naming.WEIGHT`; a row may come several times, and its weights may cancel.
+        truncated: the table was emptied: all rows of the mirror go, and `rows` is what came after.
+        must_reread: a part of the table was emptied or taken away, and only the table can tell what is left: the
+            mirror has to be read anew, and `rows` is empty.
+    """
+
+    rows: pa.Table
+    truncated: bool = False
+    must_reread: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.rows.num_rows or self.truncated or self.must_reread)
+
+
+@contextmanager
+def cut(connection: Connection, reading: Sequence[sql.Identifier] = ()) -> Iterator[str]:
+    """A transaction that sees one snapshot, which is given as text: windows that end there must be read inside.
+
+    Args:
+        reading: tables that will be read as well. They are locked before the snapshot is taken: TRUNCATE and rewrites
+            take rows away from older snapshots too, and a table would seem empty that was not.
+
+    Raises:
+        MillstreamError: DATABASE_UNFIT on a standby, whose snapshots name no running transactions.
+    """
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        if reading:
+            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.SQL(", ").join(reading)))
+        row = connection.execute("SELECT pg_current_snapshot()::text, pg_is_in_recovery()").fetchone()
+        assert row is not None
+        if row[1]:
+            raise MillstreamError(
+                Code.DATABASE_UNFIT,
+                "the server is a standby: its snapshots cannot tell which transactions are still running",
+                hint="attach the primary",
+            )
+        yield row[0]
+
+
+def read_window(
+    connection: Connection, buffer: BufferInfo, columns: Sequence[MirrorColumn], old: str, new: str
+) -> Window:
+    """The changes of some captured columns between two snapshots.
+
+    `new` is the snapshot of the transaction this runs in, or an earlier one: the result is the same at any later time,
+    as long as nothing after `old` was trimmed.
+
+    Raises:
+        MillstreamError: CAPTURE_LOST if the buffer is not there; VALUE_UNSUPPORTED.
+    """
+    with _intact():
+        return _read(connection, buffer, columns, _within(old, new))
+
+
+def _read(connection: Connection, buffer: BufferInfo, columns: Sequence[MirrorColumn], within: sql.Composed) -> Window:
+    rows = _copy(connection, buffer, columns, within)
+    is_marker = pc.equal(rows[WEIGHT], 0)
+    strange = _is_of_another_leaf(rows, buffer)
+    if not pc.any(is_marker).as_py() and not pc.any(strange).as_py():
+        return Window(_without_leaf(rows))
+    whole, part = _last_markers(connection, buffer, within)
+    if whole is not None:
+        # TRUNCATE waits for all writers and keeps them out, so what came before it has lower numbers, the rest higher.
+        within = sql.SQL("{} AND {} > {}").format(within, sql.Identifier(SEQUENCE), whole)
+        rows = _copy(connection, buffer, columns, within)
+        is_marker = pc.equal(rows[WEIGHT], 0)
+        strange = _is_of_another_leaf(rows, buffer)
+    data = rows.filter(pc.invert(is_marker))
+    if pc.any(pc.and_(strange, pc.invert(is_marker))).as_py() or (
+        part is not None and (whole is None or _has_rows_before(connection, buffer, within, part))
+    ):
+        return Window(_without_leaf(data.slice(0, 0)), must_reread=True)
+    return Window(_without_leaf(data), truncated=whole is not None)
+
+
+def changed_buffers(connection: Connection, buffers: Sequence[BufferInfo], old: str, new: str) -> set[int]:
+    """The oids of the sources that have changes between two snapshots, by one statement.
+
+    Raises:
+        MillstreamError: CAPTURE_LOST if a buffer is not there.
+    """
+    if not buffers:
+        return set()
+    query = _changed_query(tuple((b.schema, b.oid) for b in buffers))
+    with _intact():
+        return {oid for (oid,) in connection.execute(query, {"old": old, "new": new}, prepare=True)}
+
+
+def trim(connection: Connection, buffers: Sequence[BufferInfo], oldest: str) -> int:
+    """Delete what all readers have consumed, and say how many rows that was.
+
+    Writers are never kept waiting: rows are deleted, in bounded transactions. Whatever is visible in a snapshot is
+    visible in all later ones, so no window that begins at `oldest` or after would have read it.
+
+    Args:
+        oldest: the earliest position that a window may still begin at.
+
+    Raises:
+        MillstreamError: CAPTURE_LOST if a buffer is not there.
+    """
+    deleted = 0
+    for buffer in buffers:
+        with _intact():
+            gone = _trim(connection, buffer, oldest)
+        if gone >= _VACUUM_ROWS and connection.info.transaction_status is TransactionStatus.IDLE:
+            connection.execute(sql.SQL("VACUUM {}").format(buffer.table))
+        deleted += gone
+    return deleted
+
+
+@contextmanager
+def _intact() -> Iterator[None]:
+    try:
+        yield
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as e:
+        raise MillstreamError(
+            Code.CAPTURE_LOST,
+            f"a buffer was removed or altered: {e.diag.message_primary}",
+            hint="the tables will be captured and read anew",
+        ) from e
+
+
+def _trim(connection: Connection, buffer: BufferInfo, oldest: str) -> int:
+    row = connection.execute(
+        "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::int", [buffer.table.as_string()]
+    ).fetchone()
+    assert row is not None
+    deleted = 0
+    for first in range(0, int(row[0]), _TRIM_BLOCKS):
+        done = connection.execute(
+            sql.SQL(
+                "DELETE FROM {buffer} WHERE ctid >= {first} AND ctid < {last} AND {xid} < pg_snapshot_xmax({oldest}) "
+                "AND pg_visible_in_snapshot({xid}, {oldest})"
+            ).format(
+                buffer=buffer.table,
+                first=sql.SQL("{}::tid").format(sql.Literal(f"({first},0)")),
+                last=sql.SQL("{}::tid").format(sql.Literal(f"({first + _TRIM_BLOCKS},0)")),
+                xid=sql.Identifier(TRANSACTION),
+                oldest=sql.SQL("{}::pg_snapshot").format(sql.Literal(oldest)),
+            )
+        )
+        deleted += done.rowcount
+    return deleted
+
+
+def _within(old: str, new: str) -> sql.Composed:
+    return sql.SQL(_WITHIN).format(
+        xid=sql.Identifier(TRANSACTION),
+        old=sql.SQL("{}::pg_snapshot").format(sql.Literal(old)),
+        new=sql.SQL("{}::pg_snapshot").format(sql.Literal(new)),
+    )
+
+
+# The first two terms are ranges; the other two are the truth.
+_WITHIN = (
+    "{xid} >= pg_snapshot_xmin({old}) AND {xid} < pg_snapshot_xmax({new}) "
+    "AND pg_visible_in_snapshot({xid}, {new}) AND NOT pg_visible_in_snapshot({xid}, {old})"
+)
+
+
+@lru_cache(maxsize=32)
+def _changed_query(buffers: tuple[tuple[str, int], ...]) -> bytes:
+    parts = [
+        sql.SQL("SELECT {}::bigint WHERE EXISTS (SELECT FROM {} WHERE {})").format(
+            sql.Literal(oid),
+            sql.Identifier(schema, f"changes_{oid}"),
+            sql.SQL(_WITHIN).format(
+                xid=sql.Identifier(TRANSACTION),
+                old=sql.SQL("%(old)s::pg_snapshot"),
+                new=sql.SQL("%(new)s::pg_snapshot"),
+            ),
+        )
+        for schema, oid in buffers
+    ]
+    return sql.SQL(" UNION ALL ").join(parts).as_string().encode()
+
+
+def _copy(
+    connection: Connection, buffer: BufferInfo, columns: Sequence[MirrorColumn], within: sql.Composed
+) -> pa.Table:
+    own = [_SIGN_COLUMN, _LEAF_COLUMN] if buffer.by_row else [_SIGN_COLUMN]
+    wanted = [*columns, *own]
+    names = [*(c.name for c in columns), SIGN, *([LEAF] if buffer.by_row else [])]
+    query = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT csv)").format(
+        sql.SQL(", ").join(map(sql.Identifier, names)), buffer.table, within
+    )
+    with connection.cursor() as cursor, cursor.copy(query) as copy:
+        chunks = (bytes(chunk) for chunk in copy)
+        return pa.Table.from_batches(list(read_csv(chunks, wanted)), schema=batch_schema(wanted))
+
+
+def _is_of_another_leaf(rows: pa.Table, buffer: BufferInfo) -> pa.ChunkedArray:
+    """Rows of a table that was a partition in the meantime: they came, and went unseen when it was detached."""
+    if not buffer.by_row:
+        return pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
+    known = pa.array([buffer.oid, *buffer.leaves], pa.int64())
+    return pc.and_(pc.is_valid(rows[LEAF]), pc.invert(pc.is_in(rows[LEAF], known)))
+
+
+def _without_leaf(rows: pa.Table) -> pa.Table:
+    return rows.drop_columns([LEAF]) if LEAF in rows.column_names else rows
+
+
+def _last_markers(connection: Connection, buffer: BufferInfo, within: sql.Composed) -> tuple[int | None, int | None]:
+    """The numbers of the last TRUNCATE of the whole table, and of the last one of a part of it."""
+    is_part = (
+        sql.SQL("{} = ANY({}::oid[])").format(sql.Identifier(LEAF), list(buffer.leaves))
+        if buffer.by_row
+        else sql.SQL("false")
+    )
+    is_whole = sql.SQL("{} IS NULL").format(sql.Identifier(LEAF)) if buffer.by_row else sql.SQL("true")
+    row = connection.execute(
+        sql.SQL(
+            "SELECT max({seq}) FILTER (WHERE {whole}), max({seq}) FILTER (WHERE {part}) FROM {buffer} "
+            "WHERE {within} AND {sign} = 0"
+        ).format(
+            seq=sql.Identifier(SEQUENCE),
+            whole=is_whole,
+            part=is_part,
+            buffer=buffer.table,
+            within=within,
+            sign=sql.Identifier(SIGN),
+        )
+    ).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def _has_rows_before(connection: Connection, buffer: BufferInfo, within: sql.Composed, part: int) -> bool:
+    """Whether there were rows for a TRUNCATE of a part to remove: one of the whole table reports all its parts too."""
+    row = connection.execute(
+        sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} AND {} <> 0 AND {} < {})").format(
+            buffer.table, within, sql.Identifier(SIGN), sql.Identifier(SEQUENCE), part
+        )
+    ).fetchone()
+    return row == (True,)

@@ -1,0 +1,84 @@
+"""Have only filters and projections ask for the current time.
+
+These two have delta rules for it (`diff.current_time`). A condition of an inner join becomes a filter on it. Of
+other joins, a condition on the one side that only decides which rows are partners is a filter of that side; else it is
+a column of its side, true or false, so that only rows change for which it does. A condition in which both sides and the
+time meet has the time as a column of the right one. Arguments of aggregates and windows are columns already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import count
+
+from sqlglot import exp
+
+from millstream.naming import RESERVED_PREFIX
+from millstream.ops import AntiJoin, Column, Filter, InnerJoin, Item, OuterJoin, Project, Relation, SemiJoin, transform
+from millstream.ops.clock import tells_time
+from millstream.ops.expressions import add_columns, all_of, col, keep
+from millstream.ops.relations import referenced
+from millstream.sql.conditions import conjuncts
+
+
+def isolate_time(relation: Relation) -> Relation:
+    """The same result, with the current time where it can be followed."""
+    numbers = count(1)
+    return transform(relation, lambda node: _isolated(node, numbers))
+
+
+def _isolated(node: Relation, numbers: count[int]) -> Relation:
+    match node:
+        case InnerJoin():
+            return _filtered(node)
+        case OuterJoin() | SemiJoin() | AntiJoin():
+            conditions = conjuncts(node.condition)
+            if any(tells_time(c) for c in conditions):
+                return _Sides(node.left, node.right, numbers).joined(node, conditions)
+    return node
+
+
+def _filtered(node: InnerJoin) -> Relation:
+    timed = [c for c in node.conditions if tells_time(c)]
+    if not timed:
+        return node
+    return Filter(replace(node, conditions=tuple(c for c in node.conditions if not tells_time(c))), all_of(timed))
+
+
+@dataclass
+class _Sides:
+    """The two inputs of a join while conditions move into them."""
+
+    left: Relation
+    right: Relation
+    numbers: count[int]
+
+    def joined(self, node: OuterJoin | SemiJoin | AntiJoin, conditions: list[exp.Expr]) -> Relation:
+        """The join by conditions without the time."""
+        own = {c.name for c in node.left.columns}, {c.name for c in node.right.columns}
+        kept = [self._moved(c, node, *own) if tells_time(c) else c for c in conditions]
+        join = replace(node, left=self.left, right=self.right, condition=all_of(c for c in kept if c is not None))
+        return join if join.schema == node.schema else Project(join, keep(node.columns))
+
+    def _moved(self, condition: exp.Expr, node: Relation, left: set[str], right: set[str]) -> exp.Expr | None:
+        """What is left of a condition in the join."""
+        names = referenced(condition)
+        keeps_rows_of_right = isinstance(node, OuterJoin) and node.kind == "full"
+        if names <= right and not keeps_rows_of_right:
+            self.right = Filter(self.right, condition)
+            return None
+        if names <= left and isinstance(node, SemiJoin):
+            self.left = Filter(self.left, condition)
+            return None
+        if names <= right:
+            self.right, flag = self._with(self.right, condition, "boolean")
+            return flag
+        if names <= left:
+            self.left, flag = self._with(self.left, condition, "boolean")
+            return flag
+        self.right, time = self._with(self.right, exp.CurrentTimestamp(), "timestamp")
+        return condition.transform(lambda n: time.copy() if isinstance(n, exp.CurrentTimestamp) else n)
+
+    def _with(self, side: Relation, value: exp.Expr, type_: str) -> tuple[Relation, exp.Expr]:
+        column = Column(f"{RESERVED_PREFIX}time_{next(self.numbers)}", type_)
+        return Project(side, add_columns(side, [Item(value, column)])), col(column.name)

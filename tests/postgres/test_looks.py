@@ -1,0 +1,99 @@
+"""What moves the fingerprints of a captured table, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from shops import Shop
+
+from millstream.sources.postgres.connection import Connection
+from millstream.sources.postgres.looks import Look, look_at
+from millstream.sources.postgres.poll import polling
+from millstream.sources.postgres.relations import find_named
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def connection(shop: Shop) -> Iterator[Connection]:
+    with shop.connect() as opened, shop.owner() as owner:
+        owner.execute("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+        owner.execute("CREATE TABLE t (id int, a text, b varchar(10), m mood, unused int, PRIMARY KEY (b, id))")
+        owner.execute("CREATE TABLE p (k int, v text) PARTITION BY LIST (k)")
+        owner.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)")
+        owner.execute("CREATE TABLE parent (id int PRIMARY KEY)")
+        owner.execute("CREATE TABLE child () INHERITS (parent)")
+        yield opened
+
+
+def look(connection: Connection, table: str, *columns: str) -> Look:
+    relation = find_named(connection, "public", table)
+    assert relation is not None
+    with polling(connection):
+        return look_at(connection, {relation.oid: columns})[relation.oid]
+
+
+@pytest.mark.parametrize(
+    ("statements", "moves"),
+    [
+        (["INSERT INTO t VALUES (1, 'x', 'y', 'sad', 1)", "DELETE FROM t"], set()),
+        (["VACUUM t", "ANALYZE t", "CREATE INDEX ON t (a)"], set()),
+        (["ALTER TABLE t ADD c int DEFAULT 1", "ALTER TABLE t DROP unused"], set()),
+        (["ALTER TABLE t ADD c float DEFAULT random()"], {"storage"}),
+        (["VACUUM FULL t"], {"storage"}),
+        (["TRUNCATE t"], {"storage"}),
+        (["ALTER TABLE t ALTER a TYPE text USING a || 'x'"], {"storage"}),
+        (["ALTER TABLE t ALTER b TYPE varchar(20)"], {"shape", "storage"}),
+        (["ALTER TABLE t ALTER id TYPE bigint"], {"shape", "storage"}),
+        (["ALTER TABLE t DROP a", "ALTER TABLE t ADD a text"], {"shape", "storage"}),
+        (["ALTER TABLE t RENAME a TO z"], {"shape", "storage"}),
+        (["ALTER TABLE t RENAME a TO z", "ALTER TABLE t RENAME z TO a"], {"storage"}),
+        (["ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"], {"shape"}),
+        (["ALTER TYPE mood ADD VALUE 'calm' BEFORE 'happy'"], {"shape"}),
+        (["ALTER TABLE t ENABLE ROW LEVEL SECURITY"], {"storage"}),
+        (["ALTER TABLE t RENAME TO u"], {"name"}),
+        (["ALTER TABLE t DROP CONSTRAINT t_pkey"], {"key"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_what_moves(connection: Connection, shop: Shop, statements: list[str], moves: set[str]) -> None:
+    relation = find_named(connection, "public", "t")
+    assert relation is not None
+    with polling(connection):
+        before = look_at(connection, {relation.oid: ("id", "a", "b", "m")})[relation.oid]
+    assert before.key == ("b", "id")
+    with shop.owner() as owner:
+        for statement in statements:
+            owner.execute(statement)
+    with polling(connection):
+        after = look_at(connection, {relation.oid: ("id", "a", "b", "m")})[relation.oid]
+    names = ("name", "shape", "storage", "key")
+    assert {name for name in names if getattr(before, name) != getattr(after, name)} == moves
+
+
+def test_partitions_that_come_and_go(connection: Connection, shop: Shop) -> None:
+    with shop.owner() as owner:
+        seen = [look(connection, "p", "k")]
+        for statement in (
+            "CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)",
+            "ALTER TABLE p DETACH PARTITION p2",
+            "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES IN (2)",
+            "TRUNCATE p2",
+        ):
+            owner.execute(statement)
+            seen.append(look(connection, "p", "k"))
+        assert len({s.storage for s in seen}) == 4, "without the partition it is as it was before"
+        assert seen[1].storage != seen[3].storage, "detached and attached again: writes in between were not seen"
+        assert len({s.shape for s in seen}) == 1
+
+
+def test_a_key_that_children_do_not_share_is_none(connection: Connection) -> None:
+    assert look(connection, "parent", "id").key == ()
+    assert look(connection, "t", "id").key == ("b", "id")
+
+
+def test_a_table_that_is_gone(connection: Connection) -> None:
+    with polling(connection):
+        assert look_at(connection, {1: ("a",)}) == {}
+        assert look_at(connection, {}) == {}

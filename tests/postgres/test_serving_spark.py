@@ -1,0 +1,232 @@
+"""A stream table over Delta tables, served into PostgreSQL, from declaration to drop."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shops import Shop
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))  # for the module below, which is no test
+
+from lake_kit import Lake, open_lake, refused
+
+from millstream.errors import Code
+from millstream.results import RefreshStatus
+from millstream.service.notices import NoticeWarning, ServingWarning
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark]
+TOTALS = "SELECT customer, SUM(amount) AS total, COUNT(*) AS n FROM orders GROUP BY customer"
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path, shop: Shop) -> Iterator[Lake]:
+    """A lake with a table, and a database that is attached to it."""
+    with shop.owner() as owner:
+        owner.execute("GRANT CREATE ON SCHEMA public TO millstream")
+    with open_lake(tmp_path / "lake") as opened:
+        opened.ms.attach("shop", str(shop.address))
+        rows = ("1, 'ann', 10.00", "2, 'ann', 5.50", "3, 'bob', 1.00", "4, NULL, 2.00")
+        opened.table("orders", "id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)", *rows)
+        yield opened
+
+
+def query(shop: Shop, text: str) -> list[tuple[Any, ...]]:
+    with shop.server.superuser(shop.name) as connection:
+        done = connection.execute(text)
+        return [tuple(r) for r in done.fetchall()] if done.description else []
+
+
+def rows(shop: Shop, table: str = "public.totals") -> Counter[Any]:
+    return Counter(query(shop, f"SELECT * FROM {table}"))
+
+
+def test_from_declaration_to_drop(lake: Lake, shop: Shop) -> None:
+    lake.sql(f"CREATE STREAM TABLE totals REFRESH MODE DIFFERENTIAL SERVE TO shop.public.totals AS {TOTALS}")
+    first = [("ann", Decimal("15.50"), 2), ("bob", Decimal("1.00"), 1), (None, Decimal("2.00"), 1)]
+    assert rows(shop) == Counter(first)
+    types = query(
+        shop,
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+        "WHERE attrelid = 'public.totals'::regclass AND attnum > 0",
+    )
+    assert types == [("customer", "text"), ("total", "numeric(20,2)"), ("n", "bigint")]
+    assert dict(lake.ms.sql("DESCRIBE STREAM TABLE totals").collect())["# Served as"] == "shop.public.totals"
+
+    query(
+        shop,
+        "CREATE TABLE public.audit (op text, old numeric, new numeric); GRANT ALL ON public.audit TO millstream; "
+        "CREATE FUNCTION public.f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "INSERT INTO audit VALUES (TG_OP, OLD.total, NEW.total); RETURN NULL; END $$; "
+        "CREATE TRIGGER f AFTER INSERT OR UPDATE OR DELETE ON public.totals FOR EACH ROW EXECUTE FUNCTION public.f()",
+    )
+    lake.sql("DELETE FROM orders WHERE id IN (2, 3)", "INSERT INTO orders VALUES (5, 'eve', 7.00), (6, NULL, 1.00)")
+    with pytest.warns(ServingWarning, match="trigger f"):
+        lake.ms.refresh_stream_table("totals")
+    second = [("ann", Decimal("10.00"), 1), ("eve", Decimal("7.00"), 1), (None, Decimal("3.00"), 2)]
+    assert rows(shop) == Counter(second)
+    assert Counter(query(shop, "SELECT op, count(*) FROM public.audit GROUP BY op")) == Counter(
+        [("DELETE", 1), ("UPDATE", 2), ("INSERT", 1)]
+    )
+    moved = query(shop, "SELECT data_timestamp FROM millstream.serving")
+    assert lake.ms.refresh_stream_table("totals").action == "NO_DATA"
+    assert query(shop, "SELECT data_timestamp FROM millstream.serving") > moved
+
+    lake.ms.refresh_stream_table("totals", mode="FULL")
+    assert query(shop, "SELECT mode FROM millstream.served_tables") == [("FULL",)]
+    assert query(shop, "SELECT count(*) FROM public.audit") == [(4,)]
+    assert rows(shop) == Counter(second)
+
+    query(shop, "CREATE VIEW public.mine AS SELECT * FROM public.totals")
+    with refused(Code.DEPENDENTS_EXIST, "mine"):
+        lake.sql("DROP STREAM TABLE totals")
+    assert lake.rows("totals") == Counter(second)
+    lake.sql("DROP STREAM TABLE totals CASCADE")
+    assert query(shop, "SELECT to_regclass('public.totals'), to_regnamespace('millstream')") == [(None, None)]
+
+
+def test_its_name_in_a_query_is_the_stream_table_itself(lake: Lake, shop: Shop) -> None:
+    lake.ms.create_stream_table("totals", TOTALS, serve_to="shop.public.totals", dialect="spark")
+    lake.ms.create_stream_table("big", "SELECT customer, n FROM shop.public.totals WHERE total > 3", dialect="spark")
+    assert [d.name for d in lake.ms._catalog.list()[0].definition.dependencies] == ["totals"]
+    assert lake.ms._catalog.captures() == ()
+    lake.sql("INSERT INTO orders VALUES (5, 'eve', 7.00)")
+    lake.ms.refresh_stream_table("big")  # brings the other up to date, and serves it
+    assert lake.rows("big") == Counter([("ann", 2), ("eve", 1)])
+    assert rows(shop) == lake.rows("totals")
+    with refused(Code.CYCLE):
+        lake.ms.alter_stream_table(
+            "totals",
+            query="SELECT customer, MAX(total) AS total, COUNT(*) AS n FROM shop.public.totals GROUP BY customer",
+        )
+    with refused(Code.DEPENDENTS_EXIST, "served as shop.public.totals"):
+        lake.sql("DETACH shop")
+    lake.sql("DETACH shop CASCADE")
+    assert lake.ms.status() == []
+    assert query(shop, "SELECT to_regclass('public.totals'), to_regnamespace('millstream')") == [(None, None)]
+
+
+def test_a_failure_to_serve_is_loud_and_made_good(lake: Lake, shop: Shop) -> None:
+    lake.ms.create_stream_table("totals", TOTALS, serve_to="shop.public.totals")
+    lake.ms.create_stream_table("big", "SELECT * FROM totals WHERE total > 3")
+    query(shop, "ALTER TABLE public.totals RENAME TO hidden")
+    lake.sql("INSERT INTO orders VALUES (5, 'eve', 7.00)")
+    with refused(Code.SERVE_FAILED, "hidden"):
+        lake.ms.refresh_stream_table("big")
+    assert lake.rows("big")[("eve", Decimal("7.00"), 1)] == 1  # what reads it has gone on
+    assert (lake.last("totals").status, "hidden" in str(lake.last("totals").error_message)) == (
+        RefreshStatus.FAILED,
+        True,
+    )
+    query(shop, "ALTER TABLE public.hidden RENAME TO totals")
+    assert lake.ms.refresh_stream_table("totals").action == "NO_DATA"
+    assert rows(shop) == lake.rows("totals")
+    assert lake.ms.status()[0].consecutive_errors == 0
+
+
+def test_a_stream_table_that_exists_is_served_and_no_more(lake: Lake, shop: Shop) -> None:
+    lake.ms.create_stream_table("wide", "SELECT id, customer, amount, array(1, id) AS a FROM orders WHERE amount > 1")
+    lake.sql('ALTER STREAM TABLE wide SERVE TO shop.public."Wide"')
+    assert query(shop, 'SELECT count(*) FROM public."Wide"') == [(3,)]
+    lake.sql("INSERT INTO orders VALUES (9, 'eve', 9.00), (9, 'eve', 9.00)", "DELETE FROM orders WHERE id = 1")
+    lake.ms.refresh_stream_table("wide")
+    assert Counter(query(shop, 'SELECT id, a::text FROM public."Wide"')) == Counter(
+        {(2, "{1,2}"): 1, (4, "{1,4}"): 1, (9, "{1,9}"): 2}
+    )
+    with refused(Code.SERVE_FAILED, "STOP SERVING"):
+        lake.sql("ALTER STREAM TABLE wide SERVE TO shop.public.other")
+    with refused(Code.INCOMPATIBLE_CHANGE, "STOP SERVING"):
+        lake.sql("ALTER STREAM TABLE wide AS SELECT id FROM orders")
+    lake.sql("ALTER STREAM TABLE wide AS SELECT id, customer, amount, array(1, id) AS a FROM orders WHERE amount > 6")
+    lake.ms.refresh_stream_table("wide")
+    assert query(shop, 'SELECT id FROM public."Wide"') == [(9,), (9,)]
+    lake.sql("ALTER STREAM TABLE wide STOP SERVING KEEP TABLE")
+    assert query(shop, 'SELECT count(*) FROM public."Wide"') == [(2,)]
+    with refused(Code.NAME_TAKEN):
+        lake.sql('ALTER STREAM TABLE wide SERVE TO shop.public."Wide"')
+    lake.sql("ALTER STREAM TABLE wide SERVE TO shop.wide", "ALTER STREAM TABLE wide STOP SERVING")
+    assert query(shop, "SELECT to_regclass('public.wide')") == [(None,)]
+
+
+def test_what_cannot_be_served_leaves_nothing_behind(lake: Lake, shop: Shop) -> None:
+    for to, code in (
+        ("nowhere.public.t", Code.NOT_ATTACHED),
+        ("shop.none.t", Code.UNKNOWN_TABLE),
+        ("t", Code.NAME_INVALID),
+    ):
+        with refused(code):
+            lake.ms.create_stream_table("totals", TOTALS, serve_to=to)
+    with refused(Code.SERVE_FAILED, "NUL", "customer"):
+        lake.ms.create_stream_table(
+            "totals", "SELECT id, concat(customer, char(0)) AS customer FROM orders", serve_to="shop.public.totals"
+        )
+    assert lake.ms.status() == []
+    assert query(shop, "SELECT to_regclass('public.totals')") == [(None,)]
+    assert lake.ms._catalog.servings() == ()
+    with pytest.warns(NoticeWarning, match="old name"):
+        lake.ms.create_stream_table(
+            "totals", TOTALS, initialize=False, serve_to="shop.public.totals", user_triggers="on", grants=["stranger"]
+        )
+    assert rows(shop).total() == 0
+    lake.ms.refresh_stream_table("totals")
+    assert rows(shop) == lake.rows("totals")
+
+
+def test_a_key_that_is_never_null_is_a_primary_key(lake: Lake, shop: Shop) -> None:
+    key = "SELECT contype FROM pg_constraint WHERE conrelid = 'public.{}'::regclass AND contype IN ('p', 'u')"
+    lake.ms.create_stream_table(
+        "ids", "SELECT id, MAX(amount) AS m FROM orders GROUP BY id", serve_to="shop.public.ids"
+    )
+    lake.ms.create_stream_table("over", "SELECT id AS k FROM ids WHERE m > 1", serve_to="shop.public.over")
+    lake.ms.create_stream_table("one", "SELECT COUNT(*) AS n FROM orders", serve_to="shop.public.one")
+    lake.ms.create_stream_table("full", TOTALS, refresh_mode="FULL", serve_to="shop.public.full")
+    assert query(shop, key.format("ids")) == [("p",)]
+    assert query(shop, key.format("over")) == [("p",)]
+    assert query(shop, key.format("one")) == []
+    lake.sql("DELETE FROM orders WHERE id = 1")
+    for name in ("over", "one", "full"):
+        lake.ms.refresh_stream_table(name)
+        assert rows(shop, f"public.{name}") == lake.rows(name)
+
+
+def test_large_results_go_through_files(lake: Lake, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.refresh.serving._MAX_COLLECTED_ROWS", 0)
+    lake.ms.create_stream_table(
+        "wide",
+        "SELECT id, amount, TIMESTAMP'2999-01-01 01:02:03.123456' + make_dt_interval(id) AS t, "
+        "TIMESTAMP_NTZ'1900-01-01 00:00:00.000001' AS n, named_struct('a', amount) AS s FROM orders",
+        serve_to="shop.public.wide",
+    )
+    assert query(shop, "SELECT id, t AT TIME ZONE 'UTC', n::text, s FROM public.wide WHERE id = 1")[0][2:] == (
+        "1900-01-01 00:00:00.000001",
+        {"a": 10.0},
+    )
+    assert query(shop, "SELECT (t AT TIME ZONE 'UTC')::text FROM public.wide WHERE id = 1") == [
+        ("2999-01-02 01:02:03.123456",)
+    ]
+    assert not list((lake.root / "serving").glob("*"))
+
+
+def test_a_database_that_is_no_more_can_be_let_go(lake: Lake, shop: Shop) -> None:
+    lake.ms.create_stream_table("totals", TOTALS, serve_to="shop.public.totals", dialect="spark")
+    with shop.server.superuser() as connection:
+        connection.execute(f'DROP DATABASE "{shop.name}" WITH (FORCE)')
+    lake.sql("INSERT INTO orders VALUES (5, 'eve', 7.00)")
+    with refused(Code.DATABASE_UNREACHABLE):
+        lake.ms.refresh_stream_table("totals")
+    assert lake.rows("totals")[("eve", Decimal("7.00"), 1)] == 1
+    for statement in ("DROP STREAM TABLE totals", "ALTER STREAM TABLE totals STOP SERVING"):
+        with refused(Code.DATABASE_UNREACHABLE):
+            lake.sql(statement)
+    with pytest.warns(ServingWarning, match="left as it is"):
+        lake.sql("ALTER STREAM TABLE totals STOP SERVING KEEP TABLE")
+    lake.sql("DROP STREAM TABLE totals")
+    assert lake.ms.status() == []

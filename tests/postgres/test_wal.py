@@ -1,0 +1,428 @@
+"""Windows from the WAL: exact where old rows are whole, completed from the mirror where only their keys are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from psycopg import sql
+from type_cases import CASES, Case, create_types
+from wal_shops import WalCapture, WalShop, new_wal_shop
+
+from millstream.errors import Code, MillstreamError
+from millstream.sources.postgres.fitness import wal_tables
+from millstream.sources.postgres.keyed import KeyedWindow
+from millstream.sources.postgres.positions import WalPosition
+from millstream.sources.postgres.relations import find_relation
+from millstream.sources.postgres.slot import drop_slot
+from millstream.sources.postgres.slot_creation import current_snapshot
+from millstream.sources.postgres.types import mirror_columns
+from millstream.sources.postgres.wal import next_position, read_wal
+from millstream.sources.postgres.windows import Window
+from millstream.testing.postgres_server import Server
+
+pytestmark = pytest.mark.postgres
+
+WIDE = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 400))"  # lies outside its row
+Begin = Callable[..., WalCapture]
+
+
+@pytest.fixture
+def shop(server: Server) -> WalShop:
+    return new_wal_shop(server)
+
+
+@pytest.fixture
+def begin(shop: WalShop) -> Iterator[Begin]:
+    """Captures that leave no slot behind."""
+    begun: list[WalCapture] = []
+
+    def start(*names: str, columns: dict[str, list[str]] | None = None) -> WalCapture:
+        begun.append(WalCapture.begin(shop, *names, columns=columns))
+        return begun[-1]
+
+    yield start
+    for capture in begun:
+        if capture.connection.closed:
+            continue
+        drop_slot(capture.connection, shop.slot.name)
+        capture.close()
+
+
+def run(shop: WalShop, *statements: str) -> None:
+    """Each statement is a transaction of the owner's."""
+    with shop.owner() as owner:
+        for statement in statements:
+            owner.execute(statement.encode())
+
+
+IDENTITIES = ["id int PRIMARY KEY", "id int"]
+
+
+@pytest.mark.parametrize("key", IDENTITIES)
+def test_every_kind_of_change(shop: WalShop, begin: Begin, key: str) -> None:
+    run(shop, f"CREATE TABLE t ({key}, a text, b numeric)")
+    if "KEY" not in key:
+        run(shop, "ALTER TABLE t REPLICA IDENTITY FULL")
+    run(shop, "INSERT INTO t SELECT i, 'a' || i, i FROM generate_series(1, 9) i")
+    capture = begin("t")
+    assert capture.tick().transactions == 0
+    run(
+        shop,
+        "INSERT INTO t VALUES (20, NULL, 2.50), (21, '', NULL)",
+        "UPDATE t SET b = b + 1 WHERE id < 4",
+        "UPDATE t SET id = id + 100 WHERE id IN (4, 5)",
+        "DELETE FROM t WHERE id IN (1, 104, 20)",
+        "UPDATE t SET a = 'x' WHERE id = 105; UPDATE t SET a = 'y' WHERE id = 105",
+        "INSERT INTO t VALUES (1, 'again', 0)",
+    )
+    capture.tick()
+    (window,) = capture.batches[-1].windows.values()
+    assert isinstance(window, KeyedWindow if "KEY" in key else Window)
+    run(shop, "UPDATE t SET b = 0 WHERE id = 21; TRUNCATE t; INSERT INTO t VALUES (7, 'new', 7)")
+    capture.tick()
+    run(shop, "UPDATE t SET id = 8; TRUNCATE t")
+    capture.tick()
+    assert not capture.bags["t"]
+
+
+def test_duplicates_of_a_table_without_a_key(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (a int, b text)", "ALTER TABLE t REPLICA IDENTITY FULL")
+    capture = begin("t")
+    run(shop, "INSERT INTO t SELECT 1, NULL FROM generate_series(1, 5)", "UPDATE t SET b = 'x' WHERE a = 1")
+    capture.tick()
+    run(shop, "DELETE FROM t WHERE ctid IN (SELECT ctid FROM t LIMIT 2)")
+    capture.tick()
+    assert sum(capture.bags["t"].values()) == 3
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_untouched_values_outside_the_row(shop: WalShop, begin: Begin, identity: str) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY, n int, wide text)", f"ALTER TABLE t REPLICA IDENTITY {identity}")
+    run(shop, f"INSERT INTO t SELECT i, 0, {WIDE} FROM generate_series(1, 6) i")
+    capture = begin("t")
+    run(shop, "UPDATE t SET n = 1 WHERE id = 1")  # from the mirror
+    run(shop, "UPDATE t SET n = 2 WHERE id = 2", "UPDATE t SET n = 3 WHERE id = 2")  # from the mirror, twice removed
+    run(shop, f"UPDATE t SET wide = {WIDE} WHERE id = 3", "UPDATE t SET n = 4 WHERE id = 3")  # from the same window
+    run(shop, "UPDATE t SET id = 40 WHERE id = 4", "UPDATE t SET id = 41, n = 5 WHERE id = 40")  # by an older key
+    swap = ["UPDATE t SET id = 0 WHERE id = 5", "UPDATE t SET id = 5 WHERE id = 6", "UPDATE t SET id = 6 WHERE id = 0"]
+    run(shop, "; ".join(swap))
+    run(shop, f"INSERT INTO t VALUES (9, 0, {WIDE})", "UPDATE t SET n = 9 WHERE id = 9")
+    capture.tick()
+    if identity == "DEFAULT":
+        window = capture.batches[-1].windows["t"]
+        assert isinstance(window, KeyedWindow)
+        assert len(window.gaps) == 5
+    run(shop, f"TRUNCATE t; INSERT INTO t VALUES (1, 0, {WIDE}); UPDATE t SET n = 8")
+    capture.tick()
+
+
+def test_a_long_key_that_lies_outside_its_row(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (k text PRIMARY KEY, n int, w text)", "ALTER TABLE t ALTER k SET STORAGE EXTERNAL")
+    run(shop, "INSERT INTO t SELECT repeat(i::text, 2500), 0, repeat('w', 9000) FROM generate_series(1, 3) i")
+    capture = begin("t")
+    run(shop, "UPDATE t SET n = n + 1", "UPDATE t SET n = n + 1 WHERE k LIKE '2%'", "DELETE FROM t WHERE k LIKE '3%'")
+    capture.tick()
+
+
+def test_keys_that_are_equal_but_not_the_same(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (a numeric, b float8, n int, PRIMARY KEY (a, b))")
+    run(shop, "INSERT INTO t VALUES (1.0, 0, 1), (2, 'NaN', 2)")
+    capture = begin("t")
+    run(
+        shop,
+        "UPDATE t SET a = 1.000 WHERE n = 1",
+        "UPDATE t SET b = '-0' WHERE n = 1",
+        "UPDATE t SET n = 3 WHERE n = 2",
+    )
+    new, _, tables = capture.cut()
+    batch = read_wal(capture.connection, shop.slot, tables, capture.position, new)
+    window = batch.windows["t"]
+    assert isinstance(window, KeyedWindow)
+    assert window.existing == 2
+    assert window.rows.num_rows == 2
+    assert window.keys.num_rows == 4
+
+
+def test_another_index_as_identity(shop: WalShop, begin: Begin) -> None:
+    run(
+        shop,
+        "CREATE TABLE t (id int PRIMARY KEY, code text NOT NULL, region int NOT NULL, n int)",
+        "CREATE UNIQUE INDEX by_code ON t (region, code)",
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX by_code",
+        "INSERT INTO t SELECT i, 'c' || i, i % 2, 0 FROM generate_series(1, 6) i",
+    )
+    capture = begin("t")
+    assert capture.tables(capture.connection)[0].key == ("region", "code")
+    run(
+        shop,
+        "UPDATE t SET id = id + 50 WHERE id < 3",
+        "UPDATE t SET code = 'x' WHERE id = 4",
+        "DELETE FROM t WHERE id = 6",
+    )
+    capture.tick()
+
+
+def test_only_some_columns(shop: WalShop, begin: Begin) -> None:
+    run(
+        shop,
+        "CREATE TABLE t (unused text, id int PRIMARY KEY, a int, wide text)",
+        "INSERT INTO t VALUES ('u', 1, 1, 'w')",
+    )
+    capture = begin("t", columns={"t": ["id", "a"]})
+    run(shop, "UPDATE t SET unused = 'v'", "ALTER TABLE t DROP COLUMN unused", "ALTER TABLE t ADD COLUMN later int")
+    run(shop, "UPDATE t SET a = 2, later = 5", "INSERT INTO t VALUES (2, 2, 'w', 3)", "ALTER TABLE t RENAME TO other")
+    run(shop, "INSERT INTO other VALUES (3, 2, 'w', 3)")
+    capture.captured["t"] = (find_relation(capture.connection, "other"), capture.captured["t"][1])
+    capture.tick()
+    assert len(capture.bags["t"]) == 3
+
+
+def test_partitions_are_read_as_their_parent(shop: WalShop, begin: Begin) -> None:
+    run(
+        shop,
+        "CREATE TABLE p (k int, v text, n int, PRIMARY KEY (k, n)) PARTITION BY LIST (k)",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)",
+        "CREATE TABLE p2 (n int NOT NULL, gone int, v text, k int NOT NULL)",
+        "ALTER TABLE p2 DROP COLUMN gone",
+        "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES IN (2)",
+        "INSERT INTO p SELECT 1 + i % 2, 'a', i FROM generate_series(1, 10) i",
+    )
+    capture = begin("p")
+    run(
+        shop,
+        "INSERT INTO p1 VALUES (1, 'direct', 50)",
+        "INSERT INTO p2 (n, v, k) VALUES (51, 'direct', 2)",
+        "UPDATE p SET v = 'b' WHERE n < 4",
+        "UPDATE p SET k = 2 WHERE n = 4",
+        "UPDATE p SET k = 1 WHERE n = 3",
+        "DELETE FROM p2 WHERE n = 5",
+    )
+    capture.tick()
+    run(shop, "TRUNCATE p; INSERT INTO p VALUES (1, 'c', 1)")
+    capture.tick()
+
+
+def test_truncating_one_partition_shows_in_the_fingerprint_only(shop: WalShop, begin: Begin) -> None:
+    run(
+        shop,
+        "CREATE TABLE p (k int PRIMARY KEY) PARTITION BY LIST (k)",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)",
+        "INSERT INTO p VALUES (1)",
+    )
+    capture = begin("p")
+    before = find_relation(capture.connection, "p").filenodes
+    run(shop, "TRUNCATE p1")
+    new, _, tables = capture.cut()
+    assert not read_wal(capture.connection, shop.slot, tables, capture.position, new).windows
+    assert find_relation(capture.connection, "p").filenodes != before
+
+
+def test_columns_that_change_within_a_window_are_told(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY, a int)", "CREATE TABLE u (id int PRIMARY KEY)")
+    capture = begin("t", "u")
+    _, _, tables = capture.cut()
+    run(shop, "INSERT INTO t VALUES (1, 1)", "INSERT INTO u VALUES (1)", "ALTER TABLE t ALTER a TYPE bigint")
+    run(shop, "INSERT INTO t VALUES (2, 2)", "ALTER TABLE t ALTER a TYPE int", "INSERT INTO t VALUES (3, 3)")
+    new, _, _ = capture.cut()
+    batch = read_wal(capture.connection, shop.slot, tables, capture.position, new)
+    assert set(batch.altered) == {"t"}
+    assert set(batch.windows) == {"u"}
+    assert "another type" in batch.altered["t"]
+    run(shop, "ALTER TABLE t RENAME a TO b", "INSERT INTO t VALUES (4, 4)")
+    with capture.looking.transaction():
+        later = next_position(capture.connection, shop.slot, batch.position, current_snapshot(capture.looking))
+    batch = read_wal(capture.connection, shop.slot, tables, batch.position, later)
+    assert "column a is not in the WAL" in batch.altered["t"]
+
+
+def test_a_changed_identity_is_read_by_the_key(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    capture = begin("t")
+    run(
+        shop,
+        "UPDATE t SET a = 5 WHERE id = 1",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "UPDATE t SET a = 6 WHERE id = 2",
+    )
+    assert capture.tables(capture.connection)[0].is_full
+    capture.tick()
+    assert isinstance(capture.batches[-1].windows["t"], KeyedWindow)
+    run(shop, "DELETE FROM t WHERE id = 2")
+    capture.tick()
+    assert isinstance(capture.batches[-1].windows["t"], Window)
+
+
+def test_uncommitted_aborted_and_prepared_transactions(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY)")
+    capture = begin("t")
+    with shop.owner() as early, shop.owner() as other:
+        early.execute("BEGIN; INSERT INTO t VALUES (1); SAVEPOINT s; INSERT INTO t VALUES (2)")
+        other.execute("BEGIN; INSERT INTO t VALUES (3); PREPARE TRANSACTION 'later'")
+        run(shop, "INSERT INTO t VALUES (4)", "BEGIN; INSERT INTO t VALUES (5); ROLLBACK")
+        assert capture.tick().transactions == 1
+        early.execute("ROLLBACK TO s; INSERT INTO t VALUES (6); COMMIT")
+        assert capture.tick().transactions == 1
+        run(shop, "INSERT INTO t VALUES (7)")
+        capture.tick()
+        other.execute("COMMIT PREPARED 'later'")
+        assert capture.tick().transactions == 1
+    assert len(capture.bags["t"]) == 5
+
+
+def test_what_was_read_is_not_read_again_though_the_slot_did_not_move(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY)")
+    capture = begin("t")
+    run(shop, "INSERT INTO t VALUES (1)")
+    new, _, tables = capture.cut()
+    first = read_wal(capture.connection, shop.slot, tables, capture.position, new)
+    run(shop, "INSERT INTO t VALUES (2)")
+    again = read_wal(capture.connection, shop.slot, tables, capture.position, new)
+    assert again.windows["t"].rows.equals(first.windows["t"].rows)
+    later, _, tables = capture.cut()
+    rest = read_wal(capture.connection, shop.slot, tables, first.position, later)
+    assert rest.windows["t"].rows.column("id").to_pylist() == [2]
+
+
+def test_a_reader_far_behind_takes_pieces(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY)")
+    capture = begin("t")
+    with shop.owner() as early:
+        early.execute("BEGIN; INSERT INTO t VALUES (0)")
+        capture.tick()
+        for i in range(1, 11):
+            run(shop, f"INSERT INTO t VALUES ({i})")
+        early.execute("COMMIT")
+    pieces = 0
+    while True:
+        final, bags, tables = capture.cut()
+        new = next_position(capture.connection, shop.slot, capture.position, final.snapshot, catch_up=(0, 9))
+        batch = read_wal(capture.connection, shop.slot, tables, capture.position, new)
+        capture.land(batch)
+        pieces += 1
+        if new.snapshot == final.snapshot:
+            break
+    assert capture.bags == bags
+    assert pieces == 4  # three messages a transaction and one for the table
+
+
+def test_asynchronous_commits_are_flushed_before_they_count_as_read(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY)")
+    capture = begin("t")
+    with shop.owner() as owner:
+        owner.execute("SET synchronous_commit = off")
+        for i in range(50):
+            owner.execute("INSERT INTO t VALUES (%s)", [i])
+            capture.tick()
+    assert len(capture.bags["t"]) == 50
+
+
+def test_a_server_that_is_idle_for_us_lets_its_wal_go(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int, a text)")
+    capture = begin("t")
+    before = capture.position.lsn
+    run(shop, "INSERT INTO other SELECT i, repeat('x', 100) FROM generate_series(1, 1000) i")
+    batch = capture.tick()
+    assert not batch.windows
+    assert capture.position.lsn > before + 100_000
+
+
+def test_a_row_that_the_mirror_lost_is_noticed(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 1)")
+    capture = begin("t")
+    capture.mirrors["t"].counts.clear()
+    run(shop, "UPDATE t SET a = 2")
+    with pytest.raises(MillstreamError) as caught:
+        capture.tick()
+    assert caught.value.code is Code.CAPTURE_LOST
+
+
+def test_an_error_on_the_way_leaves_the_connection_of_use(shop: WalShop, begin: Begin) -> None:
+    run(shop, "CREATE TABLE t (id int PRIMARY KEY, a int)", "CREATE TABLE u (a int)", "INSERT INTO t VALUES (1, 1)")
+    run(shop, "ALTER TABLE u REPLICA IDENTITY FULL")
+    capture = begin("t", "u")
+    run(shop, "UPDATE t SET a = 5", "INSERT INTO u SELECT generate_series(1, 50000)")
+    new, _, tables = capture.cut()
+    keyless = [replace(t, key=(), is_full=True) for t in tables]  # as if it had been FULL
+    with pytest.raises(MillstreamError) as caught:
+        read_wal(capture.connection, shop.slot, keyless, capture.position, new)
+    assert caught.value.code is Code.CAPTURE_LOST
+    assert capture.connection.execute("SELECT 1").fetchone() == (1,)
+    capture.tick()
+
+
+def test_a_position_survives_the_catalog() -> None:
+    stored = {"snapshot": "10:20:12,15", "lsn": "1/ABC"}
+    assert WalPosition.load(stored).dump() == stored
+
+
+@pytest.fixture(scope="module")
+def typed(server: Server) -> WalShop:
+    shop = new_wal_shop(server)
+    create_types(shop)
+    return shop
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_values_are_those_of_a_copy(typed: WalShop, case: Case, identity: str) -> None:
+    with typed.owner() as owner:
+        owner.execute("DROP TABLE IF EXISTS t; DROP TABLE IF EXISTS u")
+        owner.execute(sql.SQL("CREATE TABLE t (n serial PRIMARY KEY, v {})").format(sql.SQL(case.type)))
+        owner.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}".encode())
+        capture = WalCapture.begin(typed, "t")
+        try:
+            for text, _ in (*case.values, (None, None)):
+                if not (case.type == "interval" and "infinity" in str(text) and typed.server_version < 17):
+                    owner.execute(sql.SQL("INSERT INTO t (v) VALUES ({})").format(sql.Literal(text)))
+            capture.tick()  # compares with a COPY
+            owner.execute("UPDATE t SET n = n + 1000")
+            capture.tick()
+            owner.execute("DELETE FROM t WHERE n % 2 = 0")
+            capture.tick()
+        finally:
+            drop_slot(capture.connection, typed.slot.name)
+            capture.connection.execute("SELECT 1")
+            capture.close()
+            owner.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(typed.slot.publication)))
+
+
+def test_a_table_without_a_key_is_told_how_to_fit(shop: WalShop) -> None:
+    run(shop, "CREATE TABLE t (a int)", "CREATE UNLOGGED TABLE u (id int PRIMARY KEY)")
+    run(shop, "CREATE TABLE d (id int PRIMARY KEY DEFERRABLE)", "CREATE TABLE k (id int PRIMARY KEY, a int)")
+    has_generated = shop.server_version >= 18
+    if has_generated:
+        run(shop, "CREATE TABLE v (a int, g int GENERATED ALWAYS AS (a * 2) VIRTUAL)")
+        run(shop, "ALTER TABLE v REPLICA IDENTITY FULL")
+    run(shop, "CREATE TABLE g (id int PRIMARY KEY, a int, d int GENERATED ALWAYS AS (a * 2) STORED)")
+    run(shop, "CREATE TABLE parent (id int PRIMARY KEY)", "CREATE TABLE child () INHERITS (parent)")
+    with shop.connect() as connection:
+
+        def remedies(name: str, *columns: str) -> list[str]:
+            relation = find_relation(connection, name)
+            tables, obstacles = wal_tables(connection, [("x", relation, mirror_columns(relation, columns or None))])
+            assert bool(tables) != bool(obstacles)
+            return [o.remedy for o in obstacles]
+
+        assert remedies("t") == ['ALTER TABLE "public"."t" REPLICA IDENTITY FULL']
+        assert remedies("u") == ['ALTER TABLE "public"."u" SET LOGGED']
+        assert remedies("d") == ['ALTER TABLE "public"."d" REPLICA IDENTITY FULL']
+        assert remedies("k", "a") == ["use the column in a query, or set REPLICA IDENTITY FULL"]
+        assert remedies("k") == []
+        if has_generated:
+            assert remedies("v", "a") == ['ALTER TABLE "public"."v" REPLICA IDENTITY DEFAULT']
+        assert bool(remedies("g")) != has_generated
+        assert remedies("g", "id", "a") == []
+        assert "use partitions instead of inheritance" in remedies("parent")
+
+
+def test_generated_columns_are_published_where_the_server_can(shop: WalShop, begin: Begin) -> None:
+    if shop.server_version < 18:
+        pytest.skip("before PostgreSQL 18 they are not in the WAL, and such tables are refused")
+    run(shop, "CREATE TABLE g (id int PRIMARY KEY, a int, d int GENERATED ALWAYS AS (a * 2) STORED)")
+    run(shop, "ALTER TABLE g REPLICA IDENTITY FULL", "INSERT INTO g VALUES (1, 1)")
+    capture = begin("g")
+    run(shop, "UPDATE g SET a = 5", "INSERT INTO g VALUES (2, 7)")
+    capture.tick()
+    assert len(capture.bags["g"]) == 2

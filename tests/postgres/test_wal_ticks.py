@@ -1,0 +1,406 @@
+"""Ticks that move a database from triggers to its WAL and back: the mirrors are always what the tables are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from capture_kit import Kit, killed_at, open_kit
+from shops import OWNER
+from wal_shops import REPLICATOR, WalShop, new_wal_shop
+
+import millstream
+from millstream import Code, MillstreamError
+from millstream.catalog.attached import CaptureMode
+from millstream.naming import TableName
+from millstream.refresh.capture import Captures, captures, switch, ways
+from millstream.testing.postgres_server import Server
+
+pytestmark = pytest.mark.postgres
+
+Writer = psycopg.Connection[Any]
+BOTH = "WITH x AS (UPDATE a SET v = v + 1) UPDATE b SET v = v + 1"
+
+
+@pytest.fixture(autouse=True)
+def always_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch, "_SURVEY_SECONDS", 0.0)
+
+
+@pytest.fixture
+def shop(server: Server) -> WalShop:
+    """The role that captures owns the tables, so that it may publish them; it is no superuser."""
+    found = new_wal_shop(server)
+    with psycopg.connect(server.url(found.name, OWNER), autocommit=True) as owner:
+        owner.execute(f"GRANT CREATE ON SCHEMA public TO {REPLICATOR}")
+    return found
+
+
+@pytest.fixture
+def writer(shop: WalShop) -> Iterator[Writer]:
+    with psycopg.connect(shop.server.url(shop.name, REPLICATOR), autocommit=True) as connection:
+        for statement in (
+            "CREATE TABLE a (k int PRIMARY KEY, v int, more text)",
+            "CREATE TABLE b (k int, v int)",
+            "ALTER TABLE b REPLICA IDENTITY FULL",
+            "CREATE TABLE c (k int, v int)",
+            "INSERT INTO a SELECT i, i, repeat('x', 3000) FROM generate_series(1, 5) i",
+            "INSERT INTO b VALUES (1, 10), (2, 20), (2, 20)",
+            "INSERT INTO c VALUES (1, 1)",
+        ):
+            connection.execute(statement)
+        yield connection
+
+
+@pytest.fixture
+def kit(shop: WalShop, writer: Writer, tmp_path: Path) -> Iterator[Kit]:
+    with open_kit(tmp_path / "lake", shop.address, cdc="auto") as opened:
+        opened.read("ra", "a", "k", "v", "more")
+        opened.read("rb", "b", "k", "v")
+        yield opened
+        with shop.server.superuser(shop.name) as superuser:  # slots outlive their databases' tests
+            superuser.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+                "WHERE database = current_database() AND NOT active"
+            )
+
+
+def until(kit: Kit, mode: CaptureMode, writer: Writer, *tables: str, statement: str = BOTH) -> None:
+    """Write and tick until the database is captured that way; exact after each tick."""
+    for _ in range(60):
+        if kit.database.mode is mode:
+            return
+        writer.execute(statement)
+        kit.tick()
+        kit.assert_exact(writer, *tables)
+    raise AssertionError(f"still {kit.database.mode}: {dict(kit.database.details)}")
+
+
+def elsewhere(function: Callable[[], object]) -> None:
+    """Do it in another thread, as another refresh would: locks belong to threads."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result()
+
+
+def triggers(writer: Writer) -> int:
+    row = writer.execute("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'millstream%'").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_to_the_wal_and_every_kind_of_change(kit: Kit, writer: Writer) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    for statement in (
+        BOTH,
+        "INSERT INTO a VALUES (9, 9, repeat('y', 5000))",
+        "UPDATE a SET v = -v",
+        "UPDATE a SET k = k + 100",
+        "DELETE FROM a WHERE k = 101",
+        "DELETE FROM b WHERE ctid = (SELECT min(ctid) FROM b)",
+        "TRUNCATE a",
+        "INSERT INTO a VALUES (1, 1, 'again')",
+        "ALTER TABLE a ALTER v TYPE int USING v * 2",
+        "VACUUM FULL b",
+    ):
+        writer.execute(statement)
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+    assert triggers(writer) == 0
+    before = kit.database
+    kit.tick()
+    kit.tick()
+    assert kit.database.position == before.position or kit.database.mode is CaptureMode.WAL
+    kit.assert_nothing_twice()
+
+
+def test_how_it_is_doing(kit: Kit, writer: Writer) -> None:
+    """As the facade tells it, which starts no Spark for that."""
+    with millstream.connect(kit.root) as ms:
+        assert ms.slot_health() == []
+        assert {(row.source_table, row.cdc_mode, row.alert) for row in ms.check_cdc_health()} == {
+            ("public.a", "TRIGGER", None),
+            ("public.b", "TRIGGER", None),
+        }
+        until(kit, CaptureMode.WAL, writer, "a", "b")
+        (slot,) = ms.slot_health()
+        assert slot.sources == ("public.a", "public.b")
+        assert all(row.cdc_mode == "WAL" and row.slot_name == slot.slot_name for row in ms.check_cdc_health())
+
+
+def test_late_transactions(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    with psycopg.connect(shop.server.url(shop.name, REPLICATOR)) as late:
+        late.execute("INSERT INTO b VALUES (50, 50)")
+        late.execute("UPDATE a SET v = 77 WHERE k = 1")
+        writer.execute("INSERT INTO b VALUES (51, 51)")
+        kit.tick()
+        assert kit.mirrored("b")["(50, 50)"] == 0
+        late.commit()
+    kit.tick()
+    kit.assert_exact(writer, "a", "b")
+
+
+def test_more_tables_and_columns(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute("CREATE TABLE d (k int PRIMARY KEY, v int, w text)")
+    writer.execute("INSERT INTO d VALUES (1, 1, 'w')")
+    kit.read("rd", "d", "v")
+    writer.execute("UPDATE d SET v = 2")
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "d")
+    kit.read("rd2", "d", "w")
+    writer.execute("UPDATE d SET w = 'z'")
+    writer.execute(BOTH)
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "d")
+    assert kit.database.mode is CaptureMode.WAL
+    kit.forget("rd")
+    kit.forget("rd2")
+    writer.execute(BOTH)
+    kit.tick()
+    kit.assert_exact(writer, "a", "b")
+
+
+def test_a_table_the_wal_does_not_tell_of_takes_the_database_back(kit: Kit, writer: Writer) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.read("rc", "c", "k", "v")  # no key, and not REPLICA IDENTITY FULL
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "c")
+    until(kit, CaptureMode.TRIGGER, writer, "a", "b", "c", statement="UPDATE c SET v = v + 1")
+    assert kit.database.details["hindered"]
+    writer.execute(BOTH)
+    writer.execute("UPDATE c SET v = v + 1")
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "c")
+    assert triggers(writer) > 0
+    slots = writer.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()").fetchone()
+    assert slots == (0,)
+    writer.execute("ALTER TABLE c REPLICA IDENTITY FULL")
+    until(kit, CaptureMode.WAL, writer, "a", "b", "c")
+
+
+def test_a_lost_slot(kit: Kit, writer: Writer) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute(BOTH)
+    writer.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
+    )
+    writer.execute(BOTH)
+    kit.tick()
+    assert kit.database.mode is CaptureMode.TRIGGER
+    kit.assert_exact(writer, "a", "b")
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [("put_database", "after", 1), ("apply", "after", 1), ("apply", "after", 2), ("put_database", "before", 2)],
+    ids=lambda p: f"{p[1]} {p[0]} {p[2]}",
+)
+def test_a_tick_that_is_killed(kit: Kit, writer: Writer, shop: WalShop, point: tuple[str, str, int]) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.tick()
+    writer.execute(BOTH)
+    killed_at(kit.root, shop.address, point, "tick")
+    writer.execute(BOTH)
+    writer.execute("DELETE FROM b WHERE ctid = (SELECT max(ctid) FROM b)")
+    for _ in range(2):
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+        kit.assert_nothing_twice()
+        writer.execute(BOTH)
+
+
+def kept(writer: Writer) -> tuple[list[str], list[str]]:
+    """The tables that are published, and the slots."""
+    slots = writer.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()").fetchall()
+    tables = writer.execute("SELECT tablename FROM pg_publication_tables ORDER BY 1").fetchall()
+    return [name for (name,) in tables], [name for (name,) in slots]
+
+
+def test_the_wal_is_let_go_with_the_last_reader(kit: Kit, writer: Writer) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.forget("ra")
+    assert kept(writer)[0] == ["b"]
+    assert list(kit.database.details["wal"]["published"]) == [kit.capture("b").id]
+    writer.execute("INSERT INTO b VALUES (7, 7)")
+    kit.tick()
+    kit.assert_exact(writer, "b")
+    assert kit.database.mode is CaptureMode.WAL
+    kit.forget("rb")
+    assert kept(writer) == ([], [])
+    assert writer.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
+    assert (kit.database.mode, kit.database.position) == (CaptureMode.TRIGGER, None)
+    kit.read("again", "b", "k", "v")
+    until(kit, CaptureMode.WAL, writer, "b")
+    kit.forget("again")
+    assert kept(writer) == ([], [])
+
+
+def test_a_move_to_the_wal_ends_with_the_last_reader(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    with psycopg.connect(shop.server.url(shop.name, REPLICATOR)) as late:
+        late.execute("INSERT INTO c VALUES (5, 5)")  # a slot is not complete before it ends
+        writer.execute(BOTH)
+        kit.tick()
+        assert kit.database.mode is CaptureMode.TRANSITIONING
+        kit.forget("ra")
+        kit.forget("rb")
+        assert kept(writer) == ([], [])
+        assert kit.database.mode is CaptureMode.TRIGGER
+
+
+def test_what_could_not_be_ended_is_ended_later(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    known = kit.database
+    kit.catalog.put_database(replace(known, address="postgresql://nobody@localhost:1/none?connect_timeout=1"))
+    for name in ("ra", "rb"):
+        with pytest.raises(MillstreamError) as caught:
+            kit.forget(name)
+        assert caught.value.code is Code.DATABASE_UNREACHABLE
+    kit.captures.end_forgotten()
+    assert "will be later" in kit.said[-1]
+    kit.catalog.put_database(known)
+    kit.captures.end_forgotten()
+    assert len(kept(writer)[1]) == 1, "not again at once"
+    monkeypatch.setattr(captures, "_ENDING_SECONDS", 0.0)
+    kit.captures._next_ending.clear()
+    kit.captures.end_forgotten()
+    assert kept(writer) == ([], [])
+    assert kit.catalog.captures("shop") == ()
+
+
+def test_a_slot_that_outlived_the_last_capture_is_dropped_later(kit: Kit, writer: Writer) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    for name, table in (("ra", "a"), ("rb", "b")):
+        kit.catalog.drop_stream_table(TableName.parse(name))
+        kit.catalog.drop_capture(kit.capture(table).id)
+    kit.captures.end_forgotten()
+    assert kept(writer) == ([], [])
+    assert kit.database.mode is CaptureMode.TRIGGER
+
+
+def test_others_tick_while_a_table_is_loaded(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot forgets what they have read, and what was written to the new table between its snapshot and then."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute("CREATE TABLE d (k int PRIMARY KEY, v int)")
+    copy = Captures._copy
+
+    def slow_copy(captures: Captures, *arguments: Any) -> int:
+        version = copy(captures, *arguments)
+        writer.execute("INSERT INTO d VALUES (1, 1)")
+        for _ in range(2):
+            writer.execute(BOTH)
+            elsewhere(kit.tick)
+        return version
+
+    monkeypatch.setattr(Captures, "_copy", slow_copy)
+    kit.read("rd", "d", "k", "v")
+    writer.execute("INSERT INTO d VALUES (2, 2)")
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "d")
+    assert kit.database.mode is CaptureMode.WAL
+
+
+def test_mirrors_that_are_ahead_of_a_piece(
+    kit: Kit, writer: Writer, shop: WalShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick was killed after it had landed all; the next one goes in pieces, over what is landed already."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.tick()
+    for number in range(6):
+        writer.execute("INSERT INTO b VALUES (%s, 0)", [100 + number])
+        writer.execute("UPDATE a SET v = v + 1")
+    killed_at(kit.root, shop.address, ("apply", "after", 2), "tick")
+    monkeypatch.setattr(ways, "next_position", partial(ways.next_position, catch_up=(0, 8)))
+    for number in range(6):
+        writer.execute("INSERT INTO b VALUES (%s, 0)", [200 + number])
+        writer.execute("UPDATE a SET v = v + 1")
+    for _ in range(2):
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+        writer.execute(BOTH)
+
+
+def test_a_table_that_is_loaded_before_others_catch_up_in_pieces(
+    kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute("CREATE TABLE d (k int, v int)")
+    writer.execute("ALTER TABLE d REPLICA IDENTITY FULL")
+    kit.read("rd", "d", "k", "v")
+    monkeypatch.setattr(ways, "next_position", partial(ways.next_position, catch_up=(0, 8)))
+    for number in range(10):
+        writer.execute("INSERT INTO d VALUES (%s, 0)", [number])
+        writer.execute(BOTH)
+    for _ in range(2):
+        kit.tick()
+        kit.assert_exact(writer, "a", "b", "d")
+        writer.execute("INSERT INTO d VALUES (77, 0)")
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_table_that_is_loaded_while_its_database_moves(
+    kit: Kit, writer: Writer, shop: WalShop, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """It is published by the next tick, which is killed: its buffer is gone, and only a comparison makes it right."""
+    writer.execute("CREATE TABLE d (k int PRIMARY KEY, v int)")
+    copy = Captures._copy
+
+    def slow_copy(captures: Captures, *arguments: Any) -> int:
+        version = copy(captures, *arguments)
+        elsewhere(lambda: until(kit, CaptureMode.WAL, writer, "a", "b"))
+        return version
+
+    monkeypatch.setattr(Captures, "_copy", slow_copy)
+    kit.read("rd", "d", "k", "v")
+    writer.execute("INSERT INTO d VALUES (1, 1)")
+    killed_at(kit.root, shop.address, ("put_database", "after", nth), "tick")
+    writer.execute("INSERT INTO d VALUES (2, 2)")
+    for _ in range(2):
+        kit.tick()
+        kit.assert_exact(writer, "a", "b", "d")
+        writer.execute("UPDATE d SET v = v + 1")
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
+def test_a_slot_that_is_lost_on_the_way_back(kit: Kit, writer: Writer, shop: WalShop, nth: int) -> None:
+    """Buffers are made anew, and the tick is killed: nothing has what they held."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    kit.read("rc", "c", "k", "v")  # no key, and not REPLICA IDENTITY FULL
+    kit.tick()
+    assert kit.database.mode is CaptureMode.WAL
+    assert triggers(writer) > 0
+    writer.execute("INSERT INTO b VALUES (100, 100)")
+    writer.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
+    )
+    killed_at(kit.root, shop.address, ("put_database", "after", nth), "tick")
+    for _ in range(2):
+        writer.execute("INSERT INTO b VALUES (101, 101)")
+        kit.tick()
+        kit.assert_exact(writer, "a", "b", "c")
+
+
+def test_a_value_that_was_corrected_since(kit: Kit, writer: Writer) -> None:
+    writer.execute("CREATE TABLE d (k int PRIMARY KEY, d date)")
+    writer.execute("CREATE TABLE e (d date)")
+    writer.execute("ALTER TABLE e REPLICA IDENTITY FULL")
+    kit.read("rd", "d", "k", "d")
+    kit.read("re", "e", "d")
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    writer.execute("WITH x AS (INSERT INTO d VALUES (1, 'infinity')) INSERT INTO e VALUES ('infinity')")
+    with pytest.raises(MillstreamError) as caught:
+        kit.tick()
+    assert caught.value.code is Code.VALUE_UNSUPPORTED
+    writer.execute("UPDATE d SET d = '2024-01-02'")
+    writer.execute("UPDATE e SET d = '2024-01-02'")
+    writer.execute(BOTH)
+    kit.tick()
+    kit.assert_exact(writer, "a", "b", "d", "e")
+    assert kit.database.mode is CaptureMode.WAL

@@ -157,7 +157,8 @@ class SlotHealth:
 
     Args:
         retained_wal_bytes: how much WAL the server keeps for it.
-        wal_status: `reserved`, `extended`, `unreserved`, `lost`; `missing` if there should be a slot and is none.
+        wal_status: `reserved`, `extended`, `unreserved`, `lost`; `missing` if there should be a slot and is none;
+            `unreachable` if its database cannot be asked.
         safe_wal_bytes: how much more can be written before the slot is lost; None if there is no limit.
     """
 

@@ -12,6 +12,7 @@ from typing import Any
 from millstream.errors import Code, MillstreamError
 from millstream.results import (
     Action,
+    CdcHealth,
     Explanation,
     InitiatedBy,
     OperatorPlan,
@@ -20,6 +21,7 @@ from millstream.results import (
     RefreshResult,
     RefreshStats,
     RefreshStatus,
+    SlotHealth,
     SourceStatus,
     Status,
     StreamTableStatus,
@@ -211,6 +213,17 @@ class StandIn:
             SourceStatus("shop", "postgres", "env:SHOP", "auto", "TRIGGER", *orders),
             SourceStatus("store", "postgres", "service=store", "wal", "TRIGGER", None, (), None, None, None, ()),
         ]
+
+    def check_cdc_health(self) -> list[CdcHealth]:
+        return [
+            CdcHealth(7, "public.orders", "WAL", "millstream_shop", 2048, "0/16B3748", None),
+            CdcHealth(8, "public.items", "TRIGGER", None, None, None, "replica_sessions_not_captured"),
+        ]
+
+    def slot_health(self) -> list[SlotHealth]:
+        since = dt.datetime(2025, 3, 4, 5, 6, tzinfo=dt.UTC)
+        state = (False, 4096, "reserved", "0/16B3740", "0/16B3748", None, since, None)
+        return [SlotHealth("millstream_shop", (7,), ("public.orders",), *state)]
 
 
 SAMPLE = Frame(

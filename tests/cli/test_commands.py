@@ -382,6 +382,18 @@ class TestAttaching:
         )
         assert second["table"] is None
 
+    def test_health(self, lake: StandIn, call: Call) -> None:
+        lines = call("health").out.splitlines()
+        assert "public.orders" in lines[2]
+        assert "replica_sessions_not_captured" in lines[3]
+        first, second = call("health", "--json").data
+        assert (first["lag_bytes"], first["alert"], second["cdc_mode"]) == (2048, None, "TRIGGER")
+
+    def test_slots(self, lake: StandIn, call: Call) -> None:
+        assert "millstream_shop" in call("slots").out.splitlines()[2]
+        (slot,) = call("slots", "--json").data
+        assert (slot["sources"], slot["retained_wal_bytes"]) == (["public.orders"], 4096)
+
 
 class TestSql:
     def test_an_address_is_not_shown(self, lake: StandIn, call: Call) -> None:

@@ -133,6 +133,19 @@ def test_how_it_is_doing(kit: Kit, writer: Writer) -> None:
         assert all(row.cdc_mode == "WAL" and row.slot_name == slot.slot_name for row in ms.check_cdc_health())
 
 
+def test_a_database_out_of_reach_does_not_hide_the_others(kit: Kit, writer: Writer) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    nowhere = replace(kit.database, name="gone", address="postgresql://nobody@localhost:1/none?connect_timeout=1")
+    lost = replace(kit.capture("a"), id="c-gone", database="gone", table="far")
+    kit.catalog.put_database(nowhere, captures=[lost])
+    with millstream.connect(kit.root) as ms:
+        alerts = {(row.source_table, row.alert) for row in ms.check_cdc_health()}
+        assert alerts == {("public.a", None), ("public.b", None), ("public.far", "database_unreachable")}
+        assert sorted(str(slot.wal_status) for slot in ms.slot_health()) == ["reserved", "unreachable"]
+    kit.catalog.drop_capture("c-gone")
+    kit.catalog.drop_database("gone")
+
+
 def test_late_transactions(kit: Kit, writer: Writer, shop: WalShop) -> None:
     until(kit, CaptureMode.WAL, writer, "a", "b")
     with psycopg.connect(shop.server.url(shop.name, REPLICATOR)) as late:

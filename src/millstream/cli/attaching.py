@@ -1,4 +1,4 @@
-"""`attach`, `detach`, `sources`: PostgreSQL databases whose tables are read."""
+"""`attach`, `detach`, `sources`, `health`, `slots`: PostgreSQL databases whose tables are read."""
 
 import sys
 from typing import Annotated
@@ -24,6 +24,24 @@ _SOURCES = (
     Column("stale for", "staleness", formats.duration, number=True),
     Column("waiting", "buffered_rows", number=True),
     Column("read by", "readers", lambda names: ", ".join(names), prose=True),
+)
+_HEALTH = (
+    Column("table", "source_table"),
+    Column("mode", "cdc_mode"),
+    Column("slot", "slot_name"),
+    Column("behind (bytes)", "lag_bytes", number=True),
+    Column("read up to", "confirmed_lsn"),
+    Column("alert", "alert"),
+)
+_SLOTS = (
+    Column("slot", "slot_name"),
+    Column("tables", "sources", lambda names: ", ".join(names), prose=True),
+    Column("WAL", "wal_status"),
+    Column("keeps (bytes)", "retained_wal_bytes", number=True),
+    Column("may keep (bytes)", "safe_wal_bytes", number=True),
+    Column("read up to", "confirmed_lsn"),
+    Column("idle since", "inactive_since", formats.moment),
+    Column("invalid", "invalidation_reason"),
 )
 
 
@@ -102,3 +120,31 @@ def sources(session: Session) -> None:
     with session.connect() as ms, session.progress.working("reading the catalog"):
         records = ms.sources()
     session.output.records(records, _SOURCES, empty="There are no attached databases.")
+
+
+@verb
+def health(session: Session) -> None:
+    """Show how the captured tables are doing: how each is captured, how far behind, and what is wrong.
+
+    Example:
+
+      millstream health
+      millstream health --json
+    """
+    with session.connect() as ms, session.progress.working("asking the databases"):
+        records = ms.check_cdc_health()
+    session.output.records(records, _HEALTH, empty="Nothing is captured.")
+
+
+@verb
+def slots(session: Session) -> None:
+    """Show the replication slots of the attached databases, and how much WAL each keeps.
+
+    Example:
+
+      millstream slots
+      millstream slots --json
+    """
+    with session.connect() as ms, session.progress.working("asking the databases"):
+        records = ms.slot_health()
+    session.output.records(records, _SLOTS, empty="No database is captured by its WAL.")

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from millstream.results import (
+        CdcHealth,
         Explanation,
         RefreshRecord,
         RefreshResult,
         RefreshStats,
+        SlotHealth,
         SourceStatus,
         StreamTableStatus,
         VerifyResult,
@@ -119,6 +121,10 @@ class Facade(Protocol):
     def detach_script(self, name: str) -> str: ...
 
     def sources(self) -> Sequence[SourceStatus]: ...
+
+    def check_cdc_health(self) -> Sequence[CdcHealth]: ...
+
+    def slot_health(self) -> Sequence[SlotHealth]: ...
 
 
 def connect(lake: Path, config: Path | None, progress: ProgressHook) -> AbstractContextManager[Facade]:

@@ -44,6 +44,8 @@ _VERBS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("Read PostgreSQL databases", attaching.attach),
     ("Read PostgreSQL databases", attaching.detach),
     ("Read PostgreSQL databases", attaching.sources),
+    ("Read PostgreSQL databases", attaching.health),
+    ("Read PostgreSQL databases", attaching.slots),
     ("Keep them up to date", refreshing.refresh),
     ("Keep them up to date", monitoring.status),
     ("Keep them up to date", monitoring.history),

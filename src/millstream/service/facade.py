@@ -324,19 +324,11 @@ class Millstream:
         return self._attaching.sources()
 
     def slot_health(self) -> list[SlotHealth]:
-        """The replication slots of attached databases that are captured by their WAL, with the tables read from each.
-
-        Raises:
-            MillstreamError: DATABASE_UNREACHABLE.
-        """
+        """The replication slots of databases that are captured by their WAL, with the tables read from each."""
         return slots_of(self._catalog)
 
     def check_cdc_health(self) -> list[CdcHealth]:
-        """The captured tables: how each is captured, how far behind that is, and what is wrong.
-
-        Raises:
-            MillstreamError: DATABASE_UNREACHABLE.
-        """
+        """The captured tables: how each is captured, how far behind that is, and what is wrong."""
         return captures_of(self._catalog)
 
     # Serving

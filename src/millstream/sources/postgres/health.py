@@ -17,6 +17,7 @@ SLOT_LOST = "replication_slot_lost"
 LAG_EXCEEDED = "slot_lag_exceeds_threshold"
 WAL_AT_RISK = "slot_wal_at_risk"
 SOURCE_MISSING = "source_table_missing"
+UNREACHABLE = "database_unreachable"
 TRIGGERS_DISABLED = "capture_triggers_disabled"
 REPLICA_UNSEEN = "replica_sessions_not_captured"
 
@@ -84,6 +85,33 @@ def check_cdc_health(
         )
         for oid, name in sources
     ]
+
+
+def unknown_slot(slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> list[SlotHealth]:
+    """As `slot_health`, of a database that cannot be asked."""
+    if mode == "TRIGGER":
+        return []
+    return [
+        SlotHealth(
+            slot_name=slot.name,
+            source_relids=tuple(oid for oid, _ in sources),
+            sources=tuple(name for _, name in sources),
+            active=False,
+            retained_wal_bytes=None,
+            wal_status="unreachable",
+            restart_lsn=None,
+            confirmed_lsn=None,
+            safe_wal_bytes=None,
+            inactive_since=None,
+            invalidation_reason=None,
+        )
+    ]
+
+
+def unknown_health(slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> list[CdcHealth]:
+    """As `check_cdc_health`, of a database that cannot be asked."""
+    slot_name = slot.name if mode != "TRIGGER" else None
+    return [CdcHealth(oid, name, mode, slot_name, None, None, UNREACHABLE) for oid, name in sources]
 
 
 def slot_alert(state: SlotState | None, mode: str, lag_threshold_bytes: int) -> str | None:

@@ -129,20 +129,25 @@ def bind_current_time(text: str, moment: datetime) -> str:
 
     >>> bind_current_time("SELECT now(), 'now()' FROM t", EPOCH)
     "SELECT TIMESTAMP_MICROS(0), 'now()' FROM t"
+    >>> bind_current_time("SELECT `now`(), t.current_date, a AS current_date, current_date FROM t", EPOCH)
+    'SELECT TIMESTAMP_MICROS(0), t.current_date, a AS current_date, CAST(TIMESTAMP_MICROS(0) AS DATE) FROM t'
     """
     tokens = Spark().tokenize(text)
     for i in range(len(tokens) - 1, -1, -1):
         replacement = _time_literal(tokens[i].text.lower(), moment_literal(moment))
         called = [t.text for t in tokens[i + 1 : i + 3]] == ["(", ")"]
-        if replacement is None or tokens[i].token_type in {TokenType.STRING, TokenType.IDENTIFIER}:
+        if replacement is None or tokens[i].token_type is TokenType.STRING:
             continue
-        if not called and tokens[i].text.lower() not in _WITHOUT_PARENTHESES:
+        # the name of a column, or of an alias
+        is_name = tokens[i].token_type is TokenType.IDENTIFIER or (i > 0 and tokens[i - 1].token_type in _BEFORE_NAMES)
+        if not called and (is_name or tokens[i].text.lower() not in _WITHOUT_PARENTHESES):
             continue
         end = tokens[i + 2].end if called else tokens[i].end
         text = text[: tokens[i].start] + replacement + text[end + 1 :]
     return text
 
 
+_BEFORE_NAMES = {TokenType.DOT, TokenType.ALIAS}
 # the last as the parser prints it; to Spark it would be a column
 _WITHOUT_PARENTHESES = {"current_timestamp", "current_date", "localtimestamp"}
 

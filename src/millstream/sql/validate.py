@@ -146,5 +146,5 @@ def _expressions(node: Relation) -> Iterator[exp.Expr]:
 
 def _name(node: exp.Expr) -> str:
     if isinstance(node, exp.Anonymous):
-        return str(node.this).lower()
+        return node.name.lower()
     return node.sql_name().lower() if isinstance(node, exp.Func) else ""

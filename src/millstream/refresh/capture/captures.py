@@ -27,7 +27,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 from millstream.refresh.capture.connections import Connections, coded
 from millstream.refresh.capture.cut import Cut, cutting
-from millstream.refresh.capture.readers import mirror_object
+from millstream.refresh.capture.readers import Readers, mirror_object
 from millstream.refresh.capture.record import (
     BUFFER,
     GUARDED,
@@ -85,6 +85,7 @@ class Captures:
         self._clock = clock
         self._progress = progress
         self._connections = Connections()
+        self._readers = Readers(catalog)
         self._ticked: set[str] = set()
         self._switches: dict[str, Switch] = {}
         self._next_ending: dict[str, float] = {}
@@ -107,8 +108,10 @@ class Captures:
         for database in _databases(names):
             is_first = database not in self._ticked
             with self._locks.acquire([_database_key(database)]):
-                versions |= self._tick(database, names)
-            self._end_forgotten(database)
+                ticked = self._tick(database, names)
+            versions |= ticked.versions
+            if not ticked.recorded or self._readers.unread(ticked.recorded):
+                self._end_forgotten(database)
             if is_first and not self._settings.block_source_ddl:
                 self._guard(database)
         return versions
@@ -118,26 +121,30 @@ class Captures:
         name: str,
         wanted: Collection[str] = (),
         wider: Mapping[str, Sequence[MirrorColumn]] | None = None,
-    ) -> dict[str, int]:
-        def tick(connection: Connection) -> dict[str, int]:
-            return Tick(
+    ) -> Tick:
+        def run(connection: Connection) -> Tick:
+            tick = Tick(
                 catalog=self._catalog,
+                readers=self._readers,
                 worker=self._workers.here(),
                 settings=self._settings,
                 now=self._clock,
                 progress=self._progress,
                 connection=connection,
-                second=lambda: self._connections.second(self._database(name)),
+                second=lambda: self._connections.second(database),
                 switch=self._switches.setdefault(name, Switch()),
                 database=self._database(name),
                 wanted=wanted,
                 wider=wider or {},
                 is_first=name not in self._ticked,
-            ).run()
+            )
+            tick.run()
+            return tick
 
-        versions = self._connections.run(self._database(name), tick)
+        database = self._database(name)
+        ticked = self._connections.run(database, run)
         self._ticked.add(name)
-        return versions
+        return ticked
 
     def _database(self, name: str) -> AttachedDatabase:
         found = self._catalog.find_database(name)

@@ -20,6 +20,8 @@ from capture_kit import Kit, killed_at, open_kit
 from shops import Shop, new_shop
 
 from millstream import Code, MillstreamError
+from millstream.catalog.models import ObjectKind
+from millstream.naming import TableName
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -124,6 +126,25 @@ def test_a_capture_that_begins(kit: Kit, owner: Owner, shop: Shop, point: Point)
     kit.tick()
     kit.assert_exact(owner, "a", "b")
     assert len(list((kit.root / "mirrors").iterdir())) == len(kit.catalog.captures("shop")) == 2
+
+
+@pytest.mark.parametrize("point", [("append", "before", 1), ("put_lake_object", "before", 1)], ids=named)
+def test_a_capture_that_is_loaded_anew(kit: Kit, owner: Owner, shop: Shop, point: Point) -> None:
+    """Its columns have other types: the old mirror stays until there is another one."""
+    read_both(kit)
+    owner.execute("ALTER TABLE a ALTER v TYPE bigint")
+    kit.tick()
+    killed_at(kit.root, shop.address, point, "read", "rc", "a", "v")
+    name = TableName.parse("shop.public.a")
+    item = kit.catalog.lake_object(ObjectKind.TABLE, name)
+    assert item is not None
+    assert Path(str(item.location)).exists()
+    kit.tick()
+    kit.read("rc", "a", "v")
+    owner.execute(BOTH)
+    kit.tick()
+    kit.assert_exact(owner, "a", "b")
+    assert len(list((kit.root / "mirrors").iterdir())) == 2
 
 
 def test_a_capture_that_nobody_came_to_read(kit: Kit, owner: Owner, shop: Shop) -> None:
@@ -261,7 +282,6 @@ def test_another_database_under_the_address(kit: Kit, owner: Owner, shop: Shop) 
             restored.execute("INSERT INTO a VALUES (9, 9, 'restored')")
             database = kit.database
             kit.catalog.put_database(replace(database, address=other.url(new, "millstream")))
-            kit.captures.close()
             kit.tick()
             kit.assert_exact(restored, "a", "b")
             assert all("DATABASE_REPLACED" in (t.reinit_reason or "") for t in kit.catalog.list())

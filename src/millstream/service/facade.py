@@ -488,6 +488,13 @@ class Millstream:
         worker.use(table.definition.settings)
         assert table.data_timestamp is not None
         paths = paths_of(base_tables(self._catalog, (table,)))
+        for dependency in table.definition.dependencies:
+            if dependency.kind is SourceKind.TABLE and paths[dependency.name] != dependency.source_id:
+                raise MillstreamError(
+                    Code.FRONTIER_LOST,
+                    f"{dependency.name} was loaded anew since {table.name} was refreshed",
+                    hint="refresh first",
+                )
         inputs = bind_inputs(self._catalog, table, compiled, dict(table.frontier), paths, at_frontier=True)
         expected = run_text(worker, compiled, inputs, table.data_timestamp)
         stage, layout = table.public_stage, compiled.layouts[-1]

@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode, Position
+from millstream.catalog.attached import STALE, AttachedDatabase, Capture, CaptureMode, Position
 from millstream.catalog.models import ObjectKind, new_id
 from millstream.engine.storage import Txn
 from millstream.engine.worker import Workers
@@ -27,7 +27,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 from millstream.refresh.capture.connections import Connections, coded
 from millstream.refresh.capture.cut import Cut, cutting
-from millstream.refresh.capture.readers import mirror_object
+from millstream.refresh.capture.readers import Readers, mirror_object
 from millstream.refresh.capture.record import (
     BUFFER,
     GUARDED,
@@ -44,7 +44,7 @@ from millstream.refresh.capture.source import Source
 from millstream.refresh.capture.switch import Switch
 from millstream.refresh.capture.tick import Tick, commit_metadata
 from millstream.refresh.capture.verdicts import key_of
-from millstream.refresh.capture.wanted import unseen, wanted_columns
+from millstream.refresh.capture.wanted import is_as_it_was, unseen, wanted_columns
 from millstream.refresh.locks import LockManager
 from millstream.refresh.unread import forgotten, is_wal_unread, unread
 from millstream.settings import Settings
@@ -62,6 +62,7 @@ _LOAD = 0
 _ENDING_SECONDS = 60.0
 """How long what could not be ended is left alone."""
 _SHORT_PATIENCE_SECONDS = 1.0
+_TRIES = 5
 
 
 class Captures:
@@ -85,6 +86,7 @@ class Captures:
         self._clock = clock
         self._progress = progress
         self._connections = Connections()
+        self._readers = Readers(catalog)
         self._ticked: set[str] = set()
         self._switches: dict[str, Switch] = {}
         self._next_ending: dict[str, float] = {}
@@ -107,8 +109,10 @@ class Captures:
         for database in _databases(names):
             is_first = database not in self._ticked
             with self._locks.acquire([_database_key(database)]):
-                versions |= self._tick(database, names)
-            self._end_forgotten(database)
+                ticked = self._tick(database, names)
+            versions |= ticked.versions
+            if not ticked.recorded or self._readers.unread(ticked.recorded):
+                self._end_forgotten(database)
             if is_first and not self._settings.block_source_ddl:
                 self._guard(database)
         return versions
@@ -118,26 +122,30 @@ class Captures:
         name: str,
         wanted: Collection[str] = (),
         wider: Mapping[str, Sequence[MirrorColumn]] | None = None,
-    ) -> dict[str, int]:
-        def tick(connection: Connection) -> dict[str, int]:
-            return Tick(
+    ) -> Tick:
+        def run(connection: Connection) -> Tick:
+            tick = Tick(
                 catalog=self._catalog,
+                readers=self._readers,
                 worker=self._workers.here(),
                 settings=self._settings,
                 now=self._clock,
                 progress=self._progress,
                 connection=connection,
-                second=lambda: self._connections.second(self._database(name)),
+                second=lambda: self._connections.second(database),
                 switch=self._switches.setdefault(name, Switch()),
                 database=self._database(name),
                 wanted=wanted,
                 wider=wider or {},
                 is_first=name not in self._ticked,
-            ).run()
+            )
+            tick.run()
+            return tick
 
-        versions = self._connections.run(self._database(name), tick)
+        database = self._database(name)
+        ticked = self._connections.run(database, run)
         self._ticked.add(name)
-        return versions
+        return ticked
 
     def _database(self, name: str) -> AttachedDatabase:
         found = self._catalog.find_database(name)
@@ -175,29 +183,44 @@ class Captures:
         """What its user should know of a capture that was begun."""
         assert name.database is not None
         database = self._database(name.database)
-        existing = next((c for c in self._catalog.captures(database.name) if c.name == str(name)), None)
         with self._own_connection(database) as connection:
-            relation = find_relation(connection, name.parts[2], name.parts[1])
-            columns = wanted_columns(relation, used)
-            if existing is not None and is_kept(existing) and existing.oid == relation.oid:
-                have = {column for column, _, _ in existing.columns}
-                more = [c for c in columns if c.name not in have]
-                if more:
-                    self._widen(connection, database, existing, relation, more)
-                return None
-            if existing is not None:
-                self._end(connection, existing)
-            capture = self._load(connection, database, relation, columns)
-            if BUFFER not in capture.details or buffer_of(capture).is_always:
-                return None
-            return unseen(capture, always_statements(connection, relation, buffer_of(capture).schema))
+            for _ in range(_TRIES):
+                existing = next((c for c in self._catalog.captures(database.name) if c.name == str(name)), None)
+                relation = find_relation(connection, name.parts[2], name.parts[1])
+                columns = wanted_columns(relation, used)
+                if existing is not None and is_kept(existing) and existing.oid == relation.oid:
+                    self._show(existing)
+                    have = {column for column, _, _ in existing.columns}
+                    more = [c for c in columns if c.name not in have]
+                    if more:
+                        self._widen(connection, database, existing, relation, more)
+                    return None
+                capture = self._load(connection, database, relation, columns, existing)
+                if capture is None:
+                    continue
+                if BUFFER not in capture.details or buffer_of(capture).is_always:
+                    return None
+                return unseen(capture, always_statements(connection, relation, buffer_of(capture).schema))
+        raise MillstreamError(
+            Code.LOCK_TIMEOUT, f"{name} is being altered all the time", hint="try again when that has ended"
+        )
 
     def _load(
-        self, connection: Connection, database: AttachedDatabase, relation: Relation, columns: Sequence[MirrorColumn]
-    ) -> Capture:
-        capture_id = new_id()
+        self,
+        connection: Connection,
+        database: AttachedDatabase,
+        relation: Relation,
+        columns: Sequence[MirrorColumn],
+        old: Capture | None,
+    ) -> Capture | None:
+        """Begin to capture a table, and load it into a new mirror; None if it was altered meanwhile.
+
+        Args:
+            old: what is recorded of it and cannot be brought forward any more; its mirror stays until there is another.
+        """
+        directory = new_id()
         capture = Capture(
-            id=capture_id,
+            id=old.id if old is not None else directory,
             database=database.name,
             schema=relation.schema,
             table=relation.name,
@@ -206,26 +229,34 @@ class Captures:
             key=(),
             shape="",
             filenodes="",
-            path=str(self._root / capture_id),
+            path=str(self._root / directory),
             details={} if relation.kind.is_captured else {WHOLE: True},
         )
         self._record(capture)  # so that whoever comes after a crash finds what to remove
-        names = [c.name for c in columns]
         if not is_whole(capture):
             capture = self._captured(connection, capture, relation)
         begun = self._database(database.name).position
         self._progress(f"loading {capture.name}")
         with cutting(Address(database.address), connection, {capture.id: relation}) as cut:
-            look = look_at(cut.connection, {relation.oid: names}).get(relation.oid)
-            if look is None or (look.schema, look.name) != (relation.schema, relation.name):
-                raise MillstreamError(Code.UNKNOWN_TABLE, f"{capture.name} was dropped meanwhile")
+            if not is_as_it_was(cut.connection, relation, columns):
+                return None
+            look = look_at(cut.connection, {relation.oid: [c.name for c in columns]})[relation.oid]
             capture = replace(capture, shape=look.shape, filenodes=look.storage, key=key_of(capture, look))
             flush_wal(connection)
             version = self._copy(cut, capture)
         loaded = replace(capture, version=version, details={**capture.details, POSITION: {"snapshot": cut.position}})
         self._record(loaded, position=cut.position, begun=begun)
-        self._catalog.put_lake_object(mirror_object(loaded), replace=True)
+        self._show(loaded)
+        if old is not None and old.oid != loaded.oid and not is_whole(old):
+            Source(connection, self._catalog, database).release(old.oid)
         return loaded
+
+    def _show(self, capture: Capture) -> None:
+        """Have the lake's name for a table mean this mirror, and let go of others."""
+        known = self._catalog.lake_object(ObjectKind.TABLE, TableName.parse(capture.name))
+        if known is None or known.location != capture.path or STALE in known.details:
+            self._catalog.put_lake_object(mirror_object(capture), replace=True)
+            self._sweep()
 
     def _captured(self, connection: Connection, capture: Capture, relation: Relation) -> Capture:
         """Have a table's changes recorded, by the way its database is captured."""
@@ -366,6 +397,7 @@ class Captures:
         if not self._root.exists():
             return
         known = {c.path for c in self._catalog.captures()}
+        known |= {str(item.location) for item in self._catalog.lake_objects(ObjectKind.TABLE)}
         for directory in self._root.iterdir():
             if str(directory) not in known:
                 shutil.rmtree(directory, ignore_errors=True)

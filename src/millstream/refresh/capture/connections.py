@@ -25,6 +25,7 @@ class Connections:
 
     def __init__(self) -> None:
         self._open: dict[str, Connection] = {}
+        self._addresses: dict[str, str] = {}
         self._guard = threading.Lock()
 
     def run(self, database: AttachedDatabase, action: Callable[[Connection], Result]) -> Result:
@@ -66,11 +67,14 @@ class Connections:
 
     def _get(self, name: str, address: Address) -> Connection:
         with self._guard:
-            kept = self._open.get(name)
+            kept, reference = self._open.get(name), self._addresses.get(name)
+        if kept is not None and reference != address.reference:  # detached, and attached anew
+            self._drop(name)
+            kept = None
         if kept is None or kept.closed:
             kept = connect(address)
             with self._guard:
-                self._open[name] = kept
+                self._open[name], self._addresses[name] = kept, address.reference
         return kept
 
     def _drop(self, name: str) -> None:

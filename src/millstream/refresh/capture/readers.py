@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+import threading
+from collections.abc import Sequence
 
 from millstream.catalog import Catalog
 from millstream.catalog.attached import STALE, AttachedDatabase, Capture
@@ -19,14 +20,27 @@ CAPTURE = "capture"
 
 
 class Readers:
-    """The stream tables of a lake, looked at once."""
+    """The stream tables of a lake, looked at again only when the catalog's generation has moved."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._guard = threading.Lock()
+        self._seen: tuple[int, tuple[StreamTable, ...]] | None = None
 
-    @cached_property
+    @property
     def _tables(self) -> tuple[StreamTable, ...]:
-        return self._catalog.list()
+        generation = self._catalog.generation()
+        with self._guard:
+            if self._seen is None or self._seen[0] != generation:
+                self._seen = (generation, self._catalog.list())
+            return self._seen[1]
+
+    def unread(self, captures: Sequence[Capture]) -> list[Capture]:
+        """Those of some captures that no stream table reads."""
+        if not captures:
+            return []
+        read = {d.name for table in self._tables for d in table.definition.dependencies}
+        return [c for c in captures if c.name not in read]
 
     def reinitialise(self, database: str, reason: str) -> None:
         """Have all that read a database start over."""
@@ -34,7 +48,7 @@ class Readers:
             if any(TableName.parse(d.name).database == database for d in table.definition.dependencies):
                 self._catalog.mark_needs_reinit(table.id, reason)
 
-    def tell(self, capture: Capture, answer: Answer, reason: str) -> None:
+    def tell(self, capture: Capture, answer: Answer, reason: str, *, is_back: bool) -> None:
         """Let them find, by the lake's object for the table, that it is gone or another one, or back again."""
         name = TableName.parse(capture.name)
         if answer is Answer.MISS:
@@ -43,17 +57,13 @@ class Readers:
         elif answer is Answer.GIVE_UP:
             if not capture.details.get(STALE) or capture.details.get(MISSING):
                 self._catalog.put_lake_object(mirror_object(capture, reason), replace=True)
-        elif self._catalog.lake_object(ObjectKind.TABLE, name) is None:
+        elif is_back:
             self._catalog.put_lake_object(mirror_object(capture), replace=True)
 
     def views(self, connection: Connection, database: AttachedDatabase) -> dict[str, str]:
         """The fingerprints of the database's views that queries read; empty for one that is gone."""
-        names = {
-            dependency.name
-            for table in self._tables
-            for dependency in table.definition.dependencies
-            if dependency.kind is SourceKind.VIEW and TableName.parse(dependency.name).database == database.name
-        }
+        read = {d.name for t in self._tables for d in t.definition.dependencies if d.kind is SourceKind.VIEW}
+        names = {name for name in read if TableName.parse(name).database == database.name}
         found: dict[str, str] = {}
         for name in sorted(names):
             _, schema, view = TableName.parse(name).parts

@@ -74,6 +74,7 @@ class Tick:
     """
 
     catalog: Catalog
+    readers: Readers
     worker: Worker
     settings: Settings
     now: Callable[[], datetime]
@@ -86,6 +87,10 @@ class Tick:
     wider: Mapping[str, Sequence[MirrorColumn]] = field(default_factory=dict)
     is_first: bool = False
     captures: dict[str, Capture] = field(default_factory=dict, init=False)
+    recorded: tuple[Capture, ...] = field(default=(), init=False)
+    """All captures of the database, also those that are being loaded."""
+    known: dict[str, Capture] = field(default_factory=dict, init=False)
+    """The captures as they are recorded."""
     again: dict[str, str] = field(default_factory=dict, init=False)
     """Why captures are to be compared with their tables, as far as it is known yet."""
     identity: Identity = field(init=False)
@@ -98,19 +103,21 @@ class Tick:
     """What has come in the way of a move to the WAL."""
     hindrance: str | None = field(default=None, init=False)
 
-    def run(self) -> dict[str, int]:
-        """Bring the mirrors forward; gives their versions by the tables' names.
+    def run(self) -> None:
+        """Bring the mirrors forward; then there are `versions`.
 
         Raises:
             MillstreamError: CAPTURE_LOST, DATABASE_UNFIT, PRIVILEGE_MISSING, VALUE_UNSUPPORTED, LOCK_TIMEOUT, ...
         """
-        self.captures = {c.id: c for c in self.catalog.captures(self.database.name) if c.version is not None}
+        self.recorded = self.catalog.captures(self.database.name)
+        self.captures = {c.id: c for c in self.recorded if c.version is not None}
         if self.database.open_tick is not None:
             self._recover(self.database.open_tick)
+        self.known = dict(self.captures)
         here = where(self.connection)
         self.again, self.identity = self._known_reasons(), _identity(self.database)
         if here.identity == self.identity and not self.again and self._is_there(here.snapshot):
-            return self._versions()
+            return
         if here.identity == self.identity and self.database.mode is not CaptureMode.WAL:
             self.database = self.switch.forward(
                 self.catalog, self.settings, self.now, self.connection, self.database, self._followed()
@@ -121,7 +128,7 @@ class Tick:
         while tries < _TRIES:
             outcome = self._try()
             if outcome is _Outcome.DONE:
-                return self._versions()
+                return
             tries += outcome is _Outcome.AGAIN
         raise MillstreamError(
             Code.LOCK_TIMEOUT,
@@ -258,6 +265,7 @@ class Tick:
         if database is not None and capture is not None:
             marked = replace(capture, details={**capture.details, RESYNC: reason})
             self.catalog.put_database(database, captures=[marked])
+            self.known[capture_id] = marked
 
     # Doing it
 
@@ -341,13 +349,14 @@ class Tick:
     def _complete(
         self, cut: Cut, verdicts: Mapping[str, Verdict], reading: Reading, touched: Collection[str], tick_id: int
     ) -> None:
-        readers = Readers(self.catalog)
+        readers = self.readers
         if cut.identity != _identity(self.database):
             readers.reinitialise(self.database.name, f"{Code.DATABASE_REPLACED}: {self.database.name} was replaced")
         before = self.database.position
         for capture in self.captures.values():
             verdict = verdicts[capture.id]
-            readers.tell(capture, verdict.answer, verdict.reason)
+            is_back = bool(self.known[capture.id].details.get(MISSING))
+            readers.tell(capture, verdict.answer, verdict.reason, is_back=is_back)
             pending = self.again.get(capture.id) if capture.id not in touched else None
             if capture.id in reading.ahead:
                 continue
@@ -369,7 +378,9 @@ class Tick:
             database = with_details(database, {VIEWS: views})
         is_seen = database.details.get(VIEWS) != self.database.details.get(VIEWS)
         self.database = self._switched(cut, database)
-        self.catalog.put_database(self.database, captures=list(self.captures.values()), is_seen=is_seen)
+        changed = [c for c in self.captures.values() if c != self.known[c.id]]
+        self.catalog.put_database(self.database, captures=changed, is_seen=is_seen)
+        self.known = dict(self.captures)
 
     def _switched(self, cut: Cut, database: AttachedDatabase) -> AttachedDatabase:
         """The database with its changes read the other way from now on, if the tick can be the last one by this way."""
@@ -390,7 +401,9 @@ class Tick:
         moved_back = with_details(database, {WAL: None, INSTALLED: None, HINDERED: self.hindrance})
         return replace(moved_back, mode=CaptureMode.TRIGGER, position={"snapshot": database.position["snapshot"]})
 
-    def _versions(self) -> dict[str, int]:
+    @property
+    def versions(self) -> dict[str, int]:
+        """The mirrors' versions, by the tables' names."""
         return {c.name: c.version for c in self.captures.values() if c.version is not None}
 
     # Afterwards
@@ -405,6 +418,7 @@ class Tick:
             advance(self.connection, slot_in(self.database), WalPosition.load(position).lsn)
             after, self.database = source.settle(self._followed(), is_hindered=self.hindrance is not None)
             self.captures |= {c.id: c for c in after}
+            self.known = dict(self.captures)
         else:
             landed = [self.captures[id_] for id_ in self.landed if BUFFER in self.captures[id_].details]
             trim(self.connection, [buffer_of(c) for c in landed], position["snapshot"])

@@ -6,8 +6,20 @@ from collections.abc import Sequence
 
 from millstream.catalog.attached import Capture
 from millstream.errors import Code, MillstreamError
-from millstream.sources.postgres.relations import Relation
+from millstream.sources.postgres.connection import Connection
+from millstream.sources.postgres.relations import Relation, find_named
 from millstream.sources.postgres.types import MirrorColumn, mirror_columns
+
+
+def is_as_it_was(connection: Connection, relation: Relation, columns: Sequence[MirrorColumn]) -> bool:
+    """Whether a table still has those columns, as a transaction sees it."""
+    now = find_named(connection, relation.schema, relation.name)
+    if now is None or now.oid != relation.oid:
+        return False
+    try:
+        return mirror_columns(now, [c.name for c in columns]) == tuple(columns)
+    except MillstreamError:
+        return False
 
 
 def wanted_columns(relation: Relation, used: Sequence[str]) -> tuple[MirrorColumn, ...]:

@@ -15,7 +15,7 @@ from millstream.testing.postgres_server import FAST, LOGICAL, Server
 sys.path.insert(0, str(Path(__file__).parent))  # for modules that are no tests
 
 from captures import Follow, Owner, TriggerCapture
-from shops import Shop, new_shop
+from shops import Shop, made, new_shop
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +36,16 @@ def old_server() -> Iterator[Server]:
         pytest.skip("PostgreSQL 15 is not installed")
     with Server(FAST, DEBIAN) as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Drops the databases of a test after it; those of its module were made before."""
+    before = len(made)
+    yield
+    for server, name in made[before:]:
+        server.drop_database(name)
+    del made[before:]
 
 
 @pytest.fixture

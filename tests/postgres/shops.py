@@ -11,6 +11,8 @@ from millstream.sources.postgres.connection import Connection, connect
 from millstream.testing.postgres_server import Server
 
 OWNER, MILLSTREAM, STRANGER = "shop_owner", "millstream", "stranger"
+made: list[tuple[Server, str]] = []
+"""The databases that were made and not yet dropped."""
 
 
 @dataclass(frozen=True)
@@ -41,4 +43,5 @@ def new_shop(server: Server) -> Shop:
         owner.execute(f'GRANT CREATE ON DATABASE "{name}" TO {MILLSTREAM}')
         owner.execute(f"GRANT USAGE ON SCHEMA public TO {MILLSTREAM}")
         owner.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, TRIGGER ON TABLES TO {MILLSTREAM}")
+    made.append((server, name))
     return Shop(server, name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 from bag_mirror import BagMirror, Counts, copied, counts_of
-from shops import OWNER, Shop
+from shops import OWNER, Shop, made
 
 from millstream.errors import MillstreamError
 from millstream.sources.postgres.address import Address
@@ -51,6 +51,7 @@ def new_wal_shop(server: Server) -> WalShop:
         owner.execute(f'GRANT CREATE ON DATABASE "{name}" TO {REPLICATOR}')
         owner.execute(f"GRANT USAGE ON SCHEMA public TO {REPLICATOR}")
         owner.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, TRIGGER ON TABLES TO {REPLICATOR}")
+    made.append((server, name))
     return WalShop(server, name)
 
 

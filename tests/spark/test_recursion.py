@@ -9,7 +9,7 @@ import pytest
 from lake_kit import Lake, open_lake, refused
 
 from millstream import Action, Code
-from millstream.refresh import execute, runner
+from millstream.refresh import computation, execute
 from millstream.service.notices import FullRefreshWarning
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def test_reachability_over_cycles(lake: Lake) -> None:
 @pytest.mark.long
 def test_large_changes_stay_in_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "MAX_TINY_ROWS", 0)
-    monkeypatch.setattr(runner, "MAX_DRIVER_ROWS", 0)
+    monkeypatch.setattr(computation, "MAX_DRIVER_ROWS", 0)
     lake.table("edges", "src INT, dst INT", "1, 2", "2, 3", "3, 2", "1, 4", "4, 3")
     lake.ms.create_stream_table("reachable", REACHABLE, refresh_mode="DIFFERENTIAL")
     steps = REACHABLE.replace(

@@ -20,7 +20,8 @@ from millstream.naming import TableName
 from millstream.refresh.execute import Progress
 from millstream.refresh.inputs import base_tables, paths_of
 from millstream.refresh.locks import LockManager, Waiting
-from millstream.refresh.runner import Definitions, Request, Runner
+from millstream.refresh.plan import Request
+from millstream.refresh.runner import Definitions, Runner
 from millstream.refresh.serving import TableServer
 from millstream.results import InitiatedBy, RefreshMode, RefreshResult, Status
 from millstream.settings import Settings

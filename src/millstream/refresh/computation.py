@@ -1,0 +1,209 @@
+"""Computes the stages of a stream table, and commits each under the refresh's number.
+
+A stage whose commit is there already, from an attempt that was cut short, is not computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from millstream.catalog.models import Intent, Stage, StreamTable
+from millstream.engine.spark_errors import SPARK_ERRORS, first_line
+from millstream.engine.storage import Txn
+from millstream.engine.worker import Worker
+from millstream.errors import Code, MillstreamError
+from millstream.naming import CLOCK
+from millstream.planner import Choice
+from millstream.refresh.execute import Cost, Progress, StageRun, is_too_large
+from millstream.refresh.fixpoint import has_no_end
+from millstream.refresh.full_text import as_stored, run_text
+from millstream.refresh.inputs import BoundInput
+from millstream.refresh.plan import RECOMPUTING, Plan, stored_version
+from millstream.results import Action, RefreshMode
+from millstream.settings import Settings
+from millstream.sinks.delta import Counts
+from millstream.sources.delta import DeltaInput
+
+# a change feed of more rows is computed and merged inside Spark
+MAX_DRIVER_ROWS = 2_000_000
+BY_TEXT = "by_text"
+"""In the metadata of a commit: why it holds the query's result only."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a refresh has committed, what it did for that, and why the next one has to start over, if so."""
+
+    versions: Mapping[str, int]
+    counts: Counts
+    choice: Choice
+    reinit_reason: str | None = None
+
+
+class Computation:
+    """Does what was chosen, on one worker."""
+
+    def __init__(self, worker: Worker, settings: Settings, progress: Progress) -> None:
+        self._worker = worker
+        self._settings = settings
+        self._progress = progress
+
+    def compute(self, plan: Plan, intent: Intent, cost: Cost) -> Done:
+        """Do what was chosen, or what can be done instead where that fails on the data.
+
+        Spark promises no order of evaluation: a delta, or our plan of the whole query, may divide by zero on a row that
+        the query as the user wrote it filters out first. That query has the last word on whether the data is at fault.
+        """
+        table, choice = plan.request.table, plan.choice
+        is_strict = (plan.request.mode or table.refresh_mode) is RefreshMode.DIFFERENTIAL_STRICT
+        if choice.action not in RECOMPUTING:
+            self._progress(f"computing the change of {table.name}")
+            try:
+                return Done(*self._differentiate(plan, intent, cost), choice)
+            except SPARK_ERRORS as error:
+                reason = f"DELTA_FAILED: {first_line(error)}"
+                if is_strict and has_no_end(error):
+                    raise
+                if is_strict:
+                    raise _delta_failed(table, reason) from error
+                choice = Choice(Action.FULL, reason)
+        self._progress(f"recomputing {table.name}")
+        try:
+            return Done(*self._recompute(plan, intent, cost), choice)
+        except SPARK_ERRORS as error:
+            if is_strict or not plan.request.compiled.is_incremental:
+                raise
+            reason = f"PLAN_FAILED: {first_line(error)}"
+            choice = replace(choice, reason=f"{choice.reason}; {reason}")
+            return Done(*self._recompute_as_written(plan, intent, cost, reason), choice, reason)
+
+    def _differentiate(
+        self, plan: Plan, intent: Intent, cost: Cost, is_large: bool | None = None
+    ) -> tuple[dict[str, int], Counts]:
+        """Refresh all stages by their deltas."""
+        table, compiled = plan.request.table, plan.request.compiled
+        feed = sum(s.feed_rows for s in plan.summaries.values())
+        large = feed > MAX_DRIVER_ROWS if is_large is None else is_large
+        cost.rows_read += feed
+        inputs = dict(plan.inputs)
+        changed = {name for name, bound in inputs.items() if bound.old is not None and bound.old != bound.new}
+        changed.add(CLOCK)
+        versions: dict[str, int] = {}
+        counts = Counts()
+        for named, stage in zip(compiled.stages, table.stages, strict=True):
+            before = stored_version(stage)
+            counts = Counts()
+            after = self.committed_version(stage, intent)
+            moved = frozenset(changed) & frozenset(named.inputs)
+            if after is None and moved:
+                run = StageRun(
+                    self._worker,
+                    named,
+                    stage.path,
+                    before,
+                    inputs,
+                    moved,
+                    txn_of(stage, intent),
+                    plan.metadata,
+                    cost,
+                    feed_rows=feed,
+                    is_large=large,
+                    settings=self._settings,
+                    times=plan.times,
+                )
+                append = plan.choice.action is Action.APPEND_ONLY and stage.is_public
+                try:
+                    commit, counts = run.append_only() if append else run.differential()
+                except SPARK_ERRORS as error:
+                    if large or not is_too_large(error):
+                        raise
+                    return self._differentiate(plan, intent, cost, is_large=True)
+                after = commit.version if commit is not None else None
+            versions[stage.id] = before if after is None else after
+            if after is not None and not stage.is_public:
+                changed.add(named.name)
+            inputs[named.name] = _stage_input(named.name, stage, named.stage.layout.outputs, before, versions[stage.id])
+        return versions, counts
+
+    def _recompute(self, plan: Plan, intent: Intent, cost: Cost) -> tuple[dict[str, int], Counts]:
+        """Load all stages anew."""
+        table, compiled = plan.request.table, plan.request.compiled
+        inputs = dict(plan.inputs)
+        before = self._rows(table)
+        versions: dict[str, int] = {}
+        stages = compiled.stages or (None,)
+        for named, stage in zip(stages, table.stages, strict=True):
+            after = self.committed_version(stage, intent)
+            if after is None:
+                txn, metadata = txn_of(stage, intent), plan.metadata
+                if named is None:
+                    with cost.timing("compute"):
+                        frame = run_text(self._worker, compiled, inputs, plan.request.data_timestamp)
+                        frame = frame.toDF(*(c.name for c in compiled.layouts[-1].columns))
+                        after = self._worker.store.replace(stage.path, frame, txn, metadata).version
+                else:
+                    run = StageRun(
+                        self._worker,
+                        named,
+                        stage.path,
+                        0,
+                        inputs,
+                        frozenset(),
+                        txn,
+                        metadata,
+                        cost,
+                        settings=self._settings,
+                        times=plan.times,
+                    )
+                    after = run.load().version
+            versions[stage.id] = after
+            if named is not None:
+                inputs[named.name] = _stage_input(named.name, stage, named.stage.layout.outputs, None, after)
+        return versions, Counts(inserted=self._rows(table), deleted=before)
+
+    def _recompute_as_written(
+        self, plan: Plan, intent: Intent, cost: Cost, reason: str
+    ) -> tuple[dict[str, int], Counts]:
+        """Load what the user sees by the query's own text; the stages cannot be maintained from there."""
+        table, compiled = plan.request.table, plan.request.compiled
+        before, stage = self._rows(table), table.public_stage
+        with cost.timing("compute"):
+            frame = run_text(self._worker, compiled, plan.inputs, plan.request.data_timestamp)
+            metadata = {**plan.metadata, BY_TEXT: reason}
+            frame = as_stored(frame, compiled.layouts[-1])
+            made = self._worker.store.replace(stage.path, frame, txn_of(stage, intent), metadata)
+        hidden = {s.id: v for s in table.stages if (v := self.committed_version(s, intent)) is not None}
+        return {**hidden, stage.id: made.version}, Counts(inserted=self._rows(table), deleted=before)
+
+    def _rows(self, table: StreamTable) -> int:
+        """How many rows the user sees now."""
+        stage = table.public_stage
+        store = self._worker.store
+        version = store.version(stage.path)
+        if table.definition.body["hides_rows"]:
+            return store.read(stage.path, version, ["__ms_visible"]).where("__ms_visible").count()
+        known = store.snapshot(stage.path, version).num_rows
+        return known if known is not None else store.read(stage.path, version).count()
+
+    def committed_version(self, stage: Stage, intent: Intent) -> int | None:
+        """The version of the stage's commit in this refresh, if it was made."""
+        made = self._worker.store.committed(stage.path, txn_of(stage, intent))
+        return made[0] if made is not None else None
+
+
+def txn_of(stage: Stage, intent: Intent) -> Txn:
+    """What a stage's commit in a refresh carries, so that it is made once."""
+    return Txn(stage.id, intent.refresh_id)
+
+
+def _stage_input(name: str, stage: Stage, outputs: tuple[str, ...], old: int | None, new: int) -> BoundInput:
+    return BoundInput(DeltaInput(name, stage.path), tuple(dict.fromkeys(outputs)), old, new)
+
+
+def _delta_failed(table: StreamTable, reason: str) -> MillstreamError:
+    return MillstreamError(
+        Code.FULL_REQUIRED,
+        f"the change of {table.name} could not be computed: {reason}",
+        hint="mend the data; if the query itself does not fail on it, refresh once with FULL",
+    )

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import STALE, VIEWS
 from millstream.catalog.models import (
-    Definition,
-    Dependency,
     LakeObject,
     NewStreamTable,
-    ObjectKind,
     SourceKind,
     Stage,
     StreamTable,
     new_id,
 )
-from millstream.diff.plan import Layout
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled, Lake, compile_query
-from millstream.lake.objects import fingerprint
-from millstream.naming import TableName, quote
-from millstream.results import RefreshMode, Status
+from millstream.naming import TableName
+from millstream.results import RefreshMode
 from millstream.scheduler.schedule import Schedule
 from millstream.service.captured import CapturedTables
+from millstream.service.change_feeds import ChangeFeeds
+from millstream.service.definition_record import DefinitionRecord
 from millstream.service.dialects import (
     Dialect,
     as_written,
@@ -41,21 +33,16 @@ from millstream.service.dialects import (
     pointing_into,
     require_ansi,
 )
-from millstream.service.notices import ChangeFeedWarning, FullRefreshWarning, NoticeWarning, tell
+from millstream.service.notices import FullRefreshWarning, NoticeWarning, tell
 from millstream.service.recorded import AsItIs, AsRecorded
+from millstream.service.source_changes import change_of, is_another, misfit
+from millstream.service.stage_storage import StageStorage
 from millstream.settings import Settings
 from millstream.sql.parse import parse_query
 from millstream.sql.postgres import translate
 from millstream.sql.recursive_text import with_union_all
 from millstream.sql.refused import refuse_in_every_mode
-from millstream.sql.sources import Source
 from millstream.sql.statements import Effect, Other, parse_statement
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-_OBJECTS = {SourceKind.VIEW: ObjectKind.VIEW, SourceKind.FUNCTION: ObjectKind.FUNCTION}
-
 
 # what says nothing about whether a query fits
 _PASSING = {
@@ -78,6 +65,9 @@ class Definitions:
         self._catalog = catalog
         self._workers = workers
         self._settings = settings
+        self._feeds = ChangeFeeds(catalog, workers, settings)
+        self._record = DefinitionRecord(lake, catalog, workers)
+        self._storage = StageStorage(lake.root, workers)
         self._cache: dict[tuple[str, str], Compiled] = {}
         self._current_at: dict[tuple[str, str], int] = {}
 
@@ -87,7 +77,7 @@ class Definitions:
         """Compile a query against the lake as it is now, under the settings of the user's session."""
         if parse_dialect(dialect or self.default_dialect(query)) is not Dialect.SPARK:
             with nullcontext() if dialect else naming_the_dialect():
-                return self._compile_translated(query, mode, AsItIs(self._lake, self._feed_obstacle))
+                return self._compile_translated(query, mode, AsItIs(self._lake, self._feeds.obstacle))
         _require_query(query)
         self._lake.sync()
         worker = self._workers.here()
@@ -96,7 +86,7 @@ class Definitions:
         analysed = with_union_all(self._lake.analysable(query))
         with pointing_into(query, analysed):
             worker.analyzer.describe_text(analysed)  # errors that point into the user's own text
-        sources = AsItIs(self._lake, self._feed_obstacle)
+        sources = AsItIs(self._lake, self._feeds.obstacle)
         try:
             return compile_query(query, mode, sources, worker.analyzer, self._functions(query, sources))
         except MillstreamError as error:
@@ -148,7 +138,7 @@ class Definitions:
     def _about_functions(self, table: StreamTable, error: MillstreamError) -> MillstreamError | None:
         """Of all a definition has recorded, only its SQL functions are looked up in the lake as it is."""
         for dependency in table.definition.dependencies:
-            if dependency.kind is SourceKind.FUNCTION and (change := self._change_of(dependency)):
+            if dependency.kind is SourceKind.FUNCTION and (change := change_of(self._catalog, dependency)):
                 return MillstreamError(
                     Code.SOURCE_CHANGED,
                     f"{table.name} calls the SQL function {dependency.name}, which {change}: {error.message}",
@@ -187,65 +177,21 @@ class Definitions:
         generation, key = self._catalog.generation(), _key(table)
         if self._current_at.get(key) != generation:
             for dependency in table.definition.dependencies:
-                if change := self._change_of(dependency):
+                if change := change_of(self._catalog, dependency):
                     return f"SOURCE_CHANGED: {dependency.name} {change}"
             self._current_at[key] = generation
         if table.definition.body["fingerprint"] != compiled.fingerprint:
             return "LAYOUT: the stored table was made by another version of millstream"
-        is_empty = table.public_stage.version is None
+        store, is_empty = self._workers.here().store, table.public_stage.version is None
         for source in compiled.sources.values():
             version = versions.get(source.id)
             if version is None:
                 continue
-            if self._is_another(source, table, paths[source.id], version):
+            if is_another(store, source, table, paths[source.id], version):
                 return f"SOURCE_CHANGED: {source.id} was replaced by another table"
             is_read = version == table.frontier.get(source.id) and not is_empty
-            if not is_read and (change := self._misfit(source, compiled, paths[source.id], version)):
+            if not is_read and (change := misfit(store, source, compiled, paths[source.id], version)):
                 return f"SOURCE_CHANGED: {source.id} {change}"
-        return None
-
-    def _change_of(self, dependency: Dependency) -> str | None:
-        """By what the catalog says: of the views, functions and stream tables, and of where tables lie."""
-        name = TableName.parse(dependency.name)
-        if dependency.kind is SourceKind.STREAM_TABLE:
-            upstream = self._catalog.find(name)
-            same = upstream is not None and _fingerprint_of(upstream) == dependency.fingerprint
-            return None if same else "has another definition"
-        if dependency.kind is SourceKind.TABLE:
-            found = self._catalog.lake_object(ObjectKind.TABLE, name)
-            if found is not None and _place(found) != dependency.source_id:
-                return "lies elsewhere"
-            return str(found.details[STALE]) if found is not None and STALE in found.details else None
-        if name.database is not None:
-            return self._change_of_attached_view(dependency, name.database)
-        found = self._catalog.lake_object(_OBJECTS[dependency.kind], name)
-        if found is None:
-            return "was dropped"
-        return None if found.fingerprint == dependency.fingerprint else "was replaced"
-
-    def _change_of_attached_view(self, dependency: Dependency, database: str) -> str | None:
-        """By what the last tick has seen."""
-        attached = self._catalog.find_database(database)
-        seen = attached.details.get(VIEWS, {}).get(dependency.name) if attached is not None else None
-        if seen is None or seen == dependency.fingerprint:
-            return None
-        return "was replaced" if seen else "was dropped"
-
-    def _is_another(self, source: Source, table: StreamTable, path: str, version: int) -> bool:
-        """Whether a table was dropped and made anew, perhaps with as many commits as the old one had."""
-        known = table.definition.body["sources"][source.id].get("table_id")
-        return known is not None and self._workers.here().store.table_id(path, version) != known
-
-    def _misfit(self, source: Source, compiled: Compiled, path: str, version: int) -> str | None:
-        """Which of the columns in use is no longer what it was."""
-        snapshot = self._workers.here().store.snapshot(path, version)
-        now = {name.lower(): type_ for name, type_, _ in snapshot.schema}
-        before = {c.name.lower(): c.type for c in source.columns}
-        for column in compiled.used_columns[source.id]:
-            if column.lower() not in now:
-                return f"has lost its column {column}"
-            if now[column.lower()] != before[column.lower()]:
-                return f"has changed its column {column} from {before[column.lower()]} to {now[column.lower()]}"
         return None
 
     def rebind(self, table: StreamTable, reason: str) -> tuple[StreamTable, Compiled]:
@@ -257,7 +203,7 @@ class Definitions:
             MillstreamError: SOURCE_CHANGED if the query no longer fits; the table is then in ERROR.
         """
         try:
-            live = AsItIs(self._lake, self._feed_obstacle, table.definition.body["sources"])
+            live = AsItIs(self._lake, self._feeds.obstacle, table.definition.body["sources"])
             if table.definition.dialect != Dialect.SPARK:  # the types it was translated for may have changed
                 compiled = self._compile_translated(
                     table.definition.original_query, table.refresh_mode, live, table.definition.settings
@@ -269,7 +215,7 @@ class Definitions:
                 raise MillstreamError(Code.SOURCE_CHANGED, "the query now has other output columns")
             self._refuse_cycle(table, compiled)
             with self._captured.beginning(compiled.used_columns):
-                self._switch_feeds_on(compiled)
+                self._feeds.switch_on(compiled)
                 return self._rebound(table, compiled, reason)
         except MillstreamError as cause:
             if cause.code in _PASSING:
@@ -284,7 +230,7 @@ class Definitions:
 
     def _rebound(self, table: StreamTable, compiled: Compiled, reason: str) -> tuple[StreamTable, Compiled]:
         stages = self._new_stages(table, compiled)
-        definition = self._definition(compiled, table.definition.settings, table)
+        definition = self._record.definition(compiled, table.definition.settings, table)
         self._catalog.recompile_stream_table(table.id, definition, stages)
         self._catalog.mark_needs_reinit(table.id, reason)
         found = self._catalog.find_by_id(table.id)
@@ -298,27 +244,20 @@ class Definitions:
         if now is None or now.public_stage.path == table.public_stage.path:
             return
         self._catalog.recompile_stream_table(table.id, table.definition, table.stages)
-        self._remove_storage(now.stages)
+        self._storage.remove(now.stages)
 
     def settle(self, table: StreamTable) -> None:
         """Show what a new definition has loaded, and remove what earlier ones, or crashes, have left."""
         body = {k: v for k, v in table.definition.body.items() if k != "previous"}
         self._catalog.recompile_stream_table(table.id, replace(table.definition, body=body))
         self._lake.sync()
-        root = self._lake.root / "stream_tables"
-        for directory in root.glob(f"{table.name}-????????"):
-            if str(directory) not in {str(Path(s.path).parent) for s in table.stages}:
-                shutil.rmtree(directory, ignore_errors=True)
+        self._storage.sweep(table)
 
     def watch(
         self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
     ) -> None:
         """Have the sources record their changes again, should somebody have switched that off."""
-        store, is_allowed = self._workers.here().store, self._settings.enable_change_data_feed
-        for name in compiled.sources if compiled.is_incremental and is_allowed else ():
-            moved = name in versions and table.frontier.get(name) != versions[name]
-            if moved and not store.snapshot(paths[name], versions[name]).has_change_feed:
-                self._switch_on(name, paths[name])
+        self._feeds.keep_on(table, compiled, paths, versions)
 
     def land(self, item: LakeObject) -> None:
         """Copy a table that records no changes into the lake."""
@@ -346,8 +285,8 @@ class Definitions:
         self._lake.require_free(name)
         compiled = self.compile(query, mode, dialect)
         with self._captured.beginning(compiled.used_columns):
-            self._switch_feeds_on(compiled)
-            stages = self._create_storage(name, compiled)
+            self._feeds.switch_on(compiled)
+            stages = self._storage.create(name, compiled)
             try:
                 table = self._catalog.create_stream_table(
                     NewStreamTable(
@@ -355,12 +294,12 @@ class Definitions:
                         name=name,
                         schedule=parsed.text,
                         refresh_mode=mode,
-                        definition=self._definition(compiled, self._workers.semantics()),
+                        definition=self._record.definition(compiled, self._workers.semantics()),
                         stages=stages,
                     )
                 )
             except BaseException:
-                self._remove_storage(stages)
+                self._storage.remove(stages)
                 raise
         self._cache[_key(table)] = compiled
         self._lake.sync()
@@ -404,7 +343,7 @@ class Definitions:
         recorded = AsRecorded(table.definition.body)
         compiled = self._compile_again(table, mode, recorded, functions)
         if compiled.fingerprint == table.definition.body["fingerprint"]:
-            self._switch_feeds_on(compiled)
+            self._feeds.switch_on(compiled)
             return self._catalog.alter_stream_table(table.name, refresh_mode=mode)
         return self._replace(table, compiled, table.definition.settings, mode)
 
@@ -412,16 +351,16 @@ class Definitions:
         self, table: StreamTable, compiled: Compiled, semantics: Mapping[str, str], mode: RefreshMode | None
     ) -> StreamTable:
         with self._captured.beginning(compiled.used_columns):
-            self._switch_feeds_on(compiled)
+            self._feeds.switch_on(compiled)
             stages = self._new_stages(table, compiled)
             try:
-                definition = self._definition(compiled, semantics, table)
+                definition = self._record.definition(compiled, semantics, table)
                 updated = self._catalog.alter_stream_table(
                     table.name, refresh_mode=mode, definition=definition, stages=stages
                 )
             except BaseException:
                 if stages is not None:
-                    self._remove_storage(stages)
+                    self._storage.remove(stages)
                 raise
         self._captured.end_unread(_read_by(table))
         self._cache[_key(updated)] = compiled
@@ -434,9 +373,14 @@ class Definitions:
         dropped = self._catalog.drop_stream_table(name, cascade=cascade)
         self._lake.sync()
         for table in dropped:
-            self._remove_storage(table.stages)
+            self._storage.remove(table.stages)
         self._captured.end_unread({name for table in dropped for name in _read_by(table)})
         return dropped
+
+    def _new_stages(self, table: StreamTable, compiled: Compiled) -> tuple[Stage, ...] | None:
+        """Stored tables for another definition; None if those of the present one suit it."""
+        same = compiled.fingerprint == table.definition.body["fingerprint"]
+        return None if same else self._storage.create(table.name, compiled)
 
     def _refuse_cycle(self, table: StreamTable, compiled: Compiled) -> None:
         """Before anything else is said about the new query; the catalog checks again when it is recorded."""
@@ -450,137 +394,6 @@ class Definitions:
                 upstream = self._catalog.find(TableName.parse(name))
                 pending += [d.name for d in upstream.definition.dependencies] if upstream else []
 
-    # The catalog's record
-
-    def _definition(
-        self, compiled: Compiled, semantics: Mapping[str, str], before: StreamTable | None = None
-    ) -> Definition:
-        dependencies: list[Dependency] = []
-        recorded: dict[str, object] = {}
-        for source in compiled.sources.values():
-            recorded[source.id], dependency = self._recorded(source, compiled)
-            dependencies.append(dependency)
-        for kind, texts in ((SourceKind.VIEW, compiled.views), (SourceKind.FUNCTION, compiled.functions)):
-            for name in texts:
-                mark = self._mark_of(kind, TableName.parse(name))
-                dependencies.append(Dependency(kind=kind, name=name, source_id=name, fingerprint=mark))
-        public = compiled.layouts[-1]
-        body = {
-            "stamp": uuid.uuid4().hex,
-            "outputs": list(public.outputs),
-            "hides_rows": public.hides_rows,
-            "fingerprint": compiled.fingerprint,
-            "is_faithful": compiled.is_faithful,
-            "sources": recorded,
-            "views": dict(compiled.views),
-            "functions": dict(compiled.functions),
-            "names": [[list(parts), name] for parts, name in compiled.names.items()],
-            "reasons": list(compiled.reasons),
-        }
-        if compiled.dialect != Dialect.SPARK:
-            body["translation"] = {"text": compiled.query, "notices": list(compiled.translation_notices)}
-        if before is not None and before.is_populated:
-            body["previous"] = _shown(before)
-        return Definition(
-            original_query=compiled.written,
-            dialect=compiled.dialect,
-            body=body,
-            settings=dict(semantics),
-            columns=tuple((c.name, c.type) for c in compiled.columns),
-            dependencies=tuple(dependencies),
-            functions_used=tuple(compiled.functions),
-        )
-
-    def _mark_of(self, kind: SourceKind, name: TableName) -> str:
-        if name.database is not None:  # the tick compares it with the view's text in the database
-            return fingerprint(self._lake.attached.relation(name.parts).view_text or "")
-        found = self._catalog.lake_object(_OBJECTS[kind], name)
-        return found.fingerprint if found else ""
-
-    def _recorded(self, source: Source, compiled: Compiled) -> tuple[dict[str, object], Dependency]:
-        name = TableName.parse(source.id)
-        entry: dict[str, object] = {"columns": [[c.name, c.type] for c in source.columns], "obstacle": source.obstacle}
-        upstream = self._catalog.find(name)
-        mark = ""
-        if upstream is not None:
-            kind, where, mark = SourceKind.STREAM_TABLE, upstream.id, _fingerprint_of(upstream)
-        else:
-            table = self._catalog.lake_object(ObjectKind.TABLE, name)
-            assert table is not None
-            kind, where = SourceKind.TABLE, _place(table)
-            if table.provider == "delta":
-                entry["table_id"] = self._workers.here().store.snapshot(where).table_id
-        used = compiled.used_columns.get(source.id, ())
-        return entry, Dependency(kind=kind, name=source.id, source_id=where, columns_used=used, fingerprint=mark)
-
-    # Stored tables
-
-    def _new_stages(self, table: StreamTable, compiled: Compiled) -> tuple[Stage, ...] | None:
-        """Stored tables for another definition; None if those of the present one suit it."""
-        same = compiled.fingerprint == table.definition.body["fingerprint"]
-        return None if same else self._create_storage(table.name, compiled)
-
-    def _create_storage(self, name: TableName, compiled: Compiled) -> tuple[Stage, ...]:
-        root = self._lake.root / "stream_tables" / f"{name}-{uuid.uuid4().hex[:8]}"
-        store = self._workers.here().store
-        stages: list[Stage] = []
-        try:
-            for ordinal, layout in enumerate(compiled.layouts):
-                is_public = ordinal == len(compiled.layouts) - 1
-                path = str(root / ("result" if is_public else f"stage_{ordinal + 1}"))
-                store.create(path, self._schema(layout), stats_columns=layout.key)
-                stages.append(Stage(id=new_id(), ordinal=ordinal, path=path, is_public=is_public))
-        except BaseException:
-            shutil.rmtree(root, ignore_errors=True)
-            raise
-        return tuple(stages)
-
-    def _schema(self, layout: Layout) -> StructType:
-        """Spark's types from their texts, by an analysis that starts no job."""
-        items = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in layout.columns)
-        return self._workers.here().spark.sql(f"SELECT {items}").schema
-
-    def _remove_storage(self, stages: Sequence[Stage]) -> None:
-        for parent in {Path(s.path).parent for s in stages}:
-            if parent.is_relative_to(self._lake.root / "stream_tables"):
-                shutil.rmtree(parent, ignore_errors=True)
-
-    # Change data feeds
-
-    def _switch_feeds_on(self, compiled: Compiled) -> None:
-        """Have the sources record their changes, and say so: it alters the user's table."""
-        if not compiled.is_incremental:
-            return
-        store = self._workers.here().store
-        for source in compiled.sources.values():
-            table = self._catalog.lake_object(ObjectKind.TABLE, TableName.parse(source.id))
-            if table is None or not table.location or store.snapshot(table.location).has_change_feed:
-                continue
-            if not self._settings.enable_change_data_feed:
-                raise MillstreamError(
-                    Code.SOURCE_NO_CHANGE_FEED,
-                    f"the change data feed of {source.id} is off, and enable_change_data_feed forbids switching it on",
-                    hint=f"ALTER TABLE {source.id} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)",
-                )
-            self._switch_on(source.id, table.location)
-
-    def _switch_on(self, name: str, path: str) -> None:
-        self._workers.here().store.enable_change_data_feed(path)
-        tell(
-            f"the change data feed of {name} was switched on (delta.enableChangeDataFeed); "
-            "set enable_change_data_feed = false to forbid this",
-            ChangeFeedWarning,
-        )
-
-    def _feed_obstacle(self, name: str) -> str | None:
-        """Why a Delta table's changes cannot be read; None where they can, or can be made to."""
-        table = self._catalog.lake_object(ObjectKind.TABLE, TableName.parse(name))
-        if self._settings.enable_change_data_feed or table is None or not table.location:
-            return None
-        if self._workers.here().store.snapshot(table.location).has_change_feed:
-            return None
-        return "its change data feed is off, and enable_change_data_feed forbids switching it on"
-
 
 def _key(table: StreamTable) -> tuple[str, str]:
     return table.id, str(table.definition.body["stamp"])
@@ -588,30 +401,6 @@ def _key(table: StreamTable) -> tuple[str, str]:
 
 def _read_by(table: StreamTable) -> set[str]:
     return {d.name for d in table.definition.dependencies if d.kind is SourceKind.TABLE}
-
-
-def _place(table: LakeObject) -> str:
-    """Where a refresh reads a table: where it lies, or where it is landed."""
-    return str(table.details.get("landing") or table.location or "")
-
-
-def _fingerprint_of(upstream: StreamTable) -> str:
-    """Changes when a stream table's readers must start over: it has other columns, or is stored elsewhere."""
-    return fingerprint(upstream.id, upstream.public_stage.path, str(upstream.definition.columns))
-
-
-def _shown(table: StreamTable) -> Mapping[str, Any]:
-    """What a table's view shows, kept for readers until another definition is loaded."""
-    body = table.definition.body
-    if table.public_stage.version is None and "previous" in body:
-        previous: Mapping[str, Any] = body["previous"]
-        return previous
-    return {
-        "path": table.public_stage.path,
-        "outputs": body["outputs"],
-        "hides_rows": body["hides_rows"],
-        "columns": [name for name, _ in table.definition.columns],
-    }
 
 
 def _tell_about(name: TableName, compiled: Compiled, mode: RefreshMode) -> None:
@@ -637,28 +426,3 @@ def _refuse_locks(query: str) -> None:
     except MillstreamError:
         return  # Spark may know better, or gives the better message
     refuse_in_every_mode(tree, query)
-
-
-def parse_mode(text: str | RefreshMode) -> RefreshMode:
-    """A refresh mode from its name, in any case.
-
-    Raises:
-        MillstreamError: MODE_INVALID.
-    """
-    try:
-        return RefreshMode(str(text).upper().replace("_", " "))
-    except ValueError as e:
-        raise MillstreamError(
-            Code.MODE_INVALID, f"{text!r} is not a refresh mode", hint="use " + ", ".join(RefreshMode)
-        ) from e
-
-
-def parse_status(text: str | Status) -> Status:
-    """A status a user may set.
-
-    Raises:
-        MillstreamError: STATUS_INVALID.
-    """
-    if str(text).upper() not in {Status.ACTIVE, Status.SUSPENDED}:
-        raise MillstreamError(Code.STATUS_INVALID, f"{text!r} cannot be set", hint="use ACTIVE or SUSPENDED")
-    return Status(str(text).upper())

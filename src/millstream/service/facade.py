@@ -38,11 +38,11 @@ from millstream.scheduler.schedule import Schedule
 from millstream.service.attached_reads import readable
 from millstream.service.attaching import Attaching
 from millstream.service.cdc_health import captures_of, slots_of
-from millstream.service.definitions import parse_mode, parse_status
 from millstream.service.engine import Engine
 from millstream.service.explain import explanation
 from millstream.service.serving import ServeOptions
 from millstream.service.statements import Statements
+from millstream.service.words import parse_mode, parse_status
 from millstream.settings import Settings
 
 if TYPE_CHECKING:

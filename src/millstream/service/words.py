@@ -1,0 +1,31 @@
+"""The words users write for modes and states."""
+
+from __future__ import annotations
+
+from millstream.errors import Code, MillstreamError
+from millstream.results import RefreshMode, Status
+
+
+def parse_mode(text: str | RefreshMode) -> RefreshMode:
+    """A refresh mode from its name, in any case.
+
+    Raises:
+        MillstreamError: MODE_INVALID.
+    """
+    try:
+        return RefreshMode(str(text).upper().replace("_", " "))
+    except ValueError as e:
+        raise MillstreamError(
+            Code.MODE_INVALID, f"{text!r} is not a refresh mode", hint="use " + ", ".join(RefreshMode)
+        ) from e
+
+
+def parse_status(text: str | Status) -> Status:
+    """A status a user may set.
+
+    Raises:
+        MillstreamError: STATUS_INVALID.
+    """
+    if str(text).upper() not in {Status.ACTIVE, Status.SUSPENDED}:
+        raise MillstreamError(Code.STATUS_INVALID, f"{text!r} cannot be set", hint="use ACTIVE or SUSPENDED")
+    return Status(str(text).upper())

@@ -28,7 +28,7 @@ from millstream.ops import (
     UnionAll,
     walk,
 )
-from millstream.ops.expressions import col
+from millstream.ops.expressions import col, conjuncts
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,6 @@ class Bounds:
         types = {c.name: c.type for c in found.columns}
         pairs = zip(names, columns, strict=True)
         return Project(found, tuple(Item(col(c.name), Column(n, types[c.name])) for n, c in pairs))
-
-
-def conjuncts(condition: exp.Expr) -> list[exp.Expr]:
-    """The parts that all have to be true."""
-    condition = condition.unnest()
-    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
 
 
 def _told(relation: Relation, names: Sequence[str], conditions: Sequence[exp.Expr]) -> dict[str, exp.Expr]:

@@ -18,11 +18,10 @@ from __future__ import annotations
 from sqlglot import exp
 
 from millstream.diff.base import Difference
-from millstream.diff.bounds import conjuncts
 from millstream.diff.zset import negate, plus
 from millstream.ops import Filter, Item, Project, Relation
 from millstream.ops.clock import BEFORE, NOW, at, items_at, tells_time
-from millstream.ops.expressions import ONE, all_of, any_of, cast, is_null, keep, not_, same, when, wrapped
+from millstream.ops.expressions import ONE, all_of, any_of, cast, conjuncts, is_null, keep, not_, same, when, wrapped
 from millstream.ops.relations import WEIGHT_COLUMN
 
 STRATEGIES: dict[type[Relation], str] = {

@@ -18,7 +18,7 @@ from collections.abc import Sequence, Set
 
 from sqlglot import exp
 
-from millstream.diff.bounds import Bounds, conjuncts
+from millstream.diff.bounds import Bounds
 from millstream.diff.size import is_small
 from millstream.diff.zset import renamed
 from millstream.ops import (
@@ -33,7 +33,7 @@ from millstream.ops import (
     UnionAll,
     walk,
 )
-from millstream.ops.expressions import all_of, col, keep, substitute
+from millstream.ops.expressions import all_of, col, conjuncts, keep, substitute
 from millstream.ops.join_order import connected_order
 from millstream.ops.relations import referenced
 from millstream.ops.walk import occurrences, with_children

@@ -56,6 +56,14 @@ def same(left: exp.Expr, right: exp.Expr) -> exp.Expr:
     return exp.NullSafeEQ(this=left, expression=right)
 
 
+def conjuncts(predicate: exp.Expr) -> list[exp.Expr]:
+    """The parts that all have to be true."""
+    predicate = predicate.unnest()
+    if isinstance(predicate, exp.And):
+        return [*conjuncts(predicate.left), *conjuncts(predicate.right)]
+    return [predicate]
+
+
 def all_of(conditions: Iterable[exp.Expr]) -> exp.Expr:
     """The conjunction; true where there are none."""
     items = list(conditions)

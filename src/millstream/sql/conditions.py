@@ -1,4 +1,4 @@
-"""Conjuncts, and where they are checked."""
+"""Conditions, and where they are checked."""
 
 from __future__ import annotations
 
@@ -7,14 +7,6 @@ from sqlglot import exp
 from millstream.ops import Filter, InnerJoin, Relation
 from millstream.ops.expressions import all_of
 from millstream.ops.relations import referenced
-
-
-def conjuncts(predicate: exp.Expr) -> list[exp.Expr]:
-    """The parts that all have to be true."""
-    predicate = predicate.unnest()
-    if isinstance(predicate, exp.And):
-        return [*conjuncts(predicate.left), *conjuncts(predicate.right)]
-    return [predicate]
 
 
 def with_inner_negations(expression: exp.Expr) -> exp.Expr:

@@ -9,10 +9,10 @@ from sqlglot import exp
 
 from millstream.errors import Code, MillstreamError
 from millstream.ops import AntiJoin, Column, Item, OuterJoin, Project, Relation, Scan, SemiJoin
-from millstream.ops.expressions import add_columns, all_of, cases, coalesce, col, is_not_null, keep
+from millstream.ops.expressions import add_columns, all_of, cases, coalesce, col, conjuncts, is_not_null, keep
 from millstream.ops.relations import referenced
 from millstream.sql.clauses import refuse_aggregates, refuse_in_expression, refuse_table_clauses
-from millstream.sql.conditions import conjuncts, filtered, inner_join
+from millstream.sql.conditions import filtered, inner_join
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, UncarriedError
 from millstream.sql.correlated import lower_subquery
 from millstream.sql.lateral import Generator, generated, generator_of

@@ -22,6 +22,7 @@ from millstream.ops.expressions import (
     cases,
     col,
     compare,
+    conjuncts,
     is_not_null,
     keep,
     same,
@@ -32,7 +33,7 @@ from millstream.ops.relations import referenced
 from millstream.sql.aggregates import PARTS
 from millstream.sql.clauses import refuse_aggregates, refuse_group_clauses, refuse_in_expression
 from millstream.sql.column_names import named, own_name
-from millstream.sql.conditions import conjuncts, with_inner_negations
+from millstream.sql.conditions import with_inner_negations
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, Outer, UncarriedError
 from millstream.sql.correlated import is_exact_number
 from millstream.sql.from_clause import FromClause

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millstream.ops import AntiJoin, Filter, InnerJoin, Relation, SemiJoin, UnionAll
-from millstream.ops.expressions import all_of, coalesce, col, compare, is_null, not_
+from millstream.ops.expressions import all_of, coalesce, col, compare, conjuncts, is_null, not_
 from millstream.ops.relations import referenced
 from millstream.sql.clauses import refuse_aggregates, refuse_in_expression
-from millstream.sql.conditions import conjuncts, filtered
+from millstream.sql.conditions import filtered
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, UncarriedError
 from millstream.sql.correlated import lower_subquery, require_comparable, without_select_list
 from millstream.sql.scope import Scope

@@ -16,9 +16,8 @@ from sqlglot import exp
 from millstream.naming import RESERVED_PREFIX
 from millstream.ops import AntiJoin, Column, Filter, InnerJoin, Item, OuterJoin, Project, Relation, SemiJoin, transform
 from millstream.ops.clock import tells_time
-from millstream.ops.expressions import add_columns, all_of, col, keep
+from millstream.ops.expressions import add_columns, all_of, col, conjuncts, keep
 from millstream.ops.relations import referenced
-from millstream.sql.conditions import conjuncts
 
 
 def isolate_time(relation: Relation) -> Relation:

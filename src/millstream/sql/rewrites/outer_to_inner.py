@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from sqlglot import exp
 
 from millstream.ops import AntiJoin, Filter, InnerJoin, Item, OuterJoin, Project, Relation, SemiJoin
-from millstream.ops.expressions import col, substitute
+from millstream.ops.expressions import col, conjuncts, substitute
 from millstream.ops.walk import occurrences, with_children
-from millstream.sql.conditions import conjuncts, filtered, inner_join
+from millstream.sql.conditions import filtered, inner_join
 
 _TRUE, _FALSE, _NULL, _VALUE = "true", "false", "null", "value"
 _ANYTHING = frozenset({_TRUE, _FALSE, _NULL, _VALUE})

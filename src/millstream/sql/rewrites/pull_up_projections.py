@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millstream.ops import Filter, InnerJoin, Item, OneRow, Project, Relation
-from millstream.ops.expressions import ONE, col, substitute
+from millstream.ops.expressions import ONE, col, conjuncts, substitute
 from millstream.ops.walk import occurrences, with_children
-from millstream.sql.conditions import conjuncts, filtered
+from millstream.sql.conditions import filtered
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 from millstream.results import RefreshMode
 from millstream.settings import Settings
+from millstream.sinks.postgres.ledger import Ledger
+from millstream.sinks.postgres.target import Target
 from millstream.sources.postgres.buffers import install
 from millstream.sources.postgres.relations import find_relation
 from millstream.sources.postgres.types import mirror_columns
@@ -359,3 +361,23 @@ def test_a_database_is_not_detached_while_a_capture_begins_or_ends(ms: Millstrea
         assert not done.wait(0.5)
     thread.join(30)
     assert done.is_set()
+
+
+def test_detaching_forgets_what_was_served(ms: Millstream, shop: Shop) -> None:
+    ms.attach("shop", shop.address.reference)
+    ledger = Ledger("millstream")
+    with shop.connect() as connection, shop.owner() as owner:
+        owner.execute("CREATE TABLE served (a int)")
+        ledger.prepare(connection)
+        for lake in (ms._catalog.lake_id(), "another lake"):
+            target = Target(table_id=new_id(), schema="public", table="served", columns=())
+            ledger.add(connection, target, lake, "totals", find_relation(connection, "served").oid)
+    ms.detach("shop")
+    assert "millstream" in schemas_of(shop), "another lake serves, too"
+    with shop.connect() as connection:
+        connection.execute("DELETE FROM millstream.serving WHERE lake_id = 'another lake'")
+    ms.attach("shop", shop.address.reference)
+    ms.detach("shop")
+    assert "millstream" not in schemas_of(shop)
+    with shop.owner() as owner:
+        assert owner.execute("SELECT count(*) FROM served").fetchone() == (0,)

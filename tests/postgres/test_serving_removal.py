@@ -18,7 +18,7 @@ ROWS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 def remove(shop: Shop, lake: str) -> None:
     with connected(shop) as connection:
-        connection.execute(bookkeeping_removal("millstream", lake))
+        connection.execute(bookkeeping_removal(lake))
 
 
 def has_bookkeeping(table: Table) -> bool:
@@ -47,6 +47,31 @@ def test_what_users_put_there_is_left_alone(shop: Shop) -> None:
     with connected(shop) as connection:
         left = connection.execute("SELECT relname FROM pg_class WHERE relnamespace = 'millstream'::regnamespace")
         assert sorted(left.fetchall()) == [("notes",), ("rows_of_mine",)]
+
+
+def test_it_is_found_in_every_schema_it_was_ever_in(shop: Shop) -> None:
+    table = served(shop, ROWS, None)
+    table.serve((1, 10))
+    with connected(shop) as connection:
+        connection.execute("ALTER SCHEMA millstream RENAME TO an_earlier_setting")
+        connection.execute("CREATE VIEW public.mine AS SELECT * FROM an_earlier_setting.served_tables")
+    remove(shop, "lake")
+    with connected(shop) as connection:
+        assert connection.execute("SELECT count(*) FROM an_earlier_setting.serving").fetchone() == (0,)
+        connection.execute("DROP VIEW public.mine")
+    remove(shop, "lake")
+    with connected(shop) as connection:
+        assert connection.execute("SELECT to_regnamespace('an_earlier_setting')").fetchone() == (None,)
+
+
+def test_the_places_of_rows_go_even_if_another_lake_remains(shop: Shop) -> None:
+    table, other = served(shop, ROWS, None), served(shop, ROWS, ["k"], name="others")
+    table.serve((1, 10))
+    other.serve((1, 10))
+    other.run(f"UPDATE millstream.serving SET lake_id = 'another' WHERE stream_table_id = '{other.target.table_id}'")
+    remove(shop, "lake")
+    left = other.run("SELECT relname FROM pg_class WHERE relnamespace = 'millstream'::regnamespace AND relkind = 'r'")
+    assert left == [("serving",)]
 
 
 def test_a_schema_of_somebody_else_is_left_alone(shop: Shop) -> None:

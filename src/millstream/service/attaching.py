@@ -199,13 +199,18 @@ class Attaching:
             from psycopg import Error
             from psycopg.errors import InsufficientPrivilege
 
+            from millstream.sinks.postgres.removal import bookkeeping_removal
             from millstream.sources.postgres.address import Address
+            from millstream.sources.postgres.buffers import with_locks
             from millstream.sources.postgres.connection import connect, unreachable
             from millstream.sources.postgres.own_objects import remove_everything
-        address = Address(database.address)
+        address, buffers = Address(database.address), self.buffers(database)
+        forget = bookkeeping_removal(self._catalog.lake_id())
         try:
             with connect(address) as connection:
-                remove_everything(connection, self.buffers(database), self.slot(database))
+                remove_everything(connection, buffers, self.slot(database))
+                failed = "the bookkeeping of served tables cannot be removed"
+                with_locks(connection, buffers, failed, lambda: connection.execute(forget))
         except (MillstreamError, Error) as e:
             error = e if isinstance(e, MillstreamError) else unreachable(address, e)
             if isinstance(e, InsufficientPrivilege):
@@ -227,7 +232,7 @@ class Attaching:
         with _driver():
             from millstream.sinks.postgres.removal import bookkeeping_removal
             from millstream.sources.postgres.own_objects import removal_script
-        bookkeeping = bookkeeping_removal(self._settings.serving_schema, self._catalog.lake_id())
+        bookkeeping = bookkeeping_removal(self._catalog.lake_id())
         return f"{removal_script(self.buffers(database), self.slot(database))}{bookkeeping.as_string()};\n"
 
     def buffers(self, database: AttachedDatabase) -> BufferSettings:

@@ -212,6 +212,12 @@ def test_large_results_go_through_files(lake: Lake, shop: Shop, monkeypatch: pyt
     assert query(shop, "SELECT (t AT TIME ZONE 'UTC')::text FROM public.wide WHERE id = 1") == [
         ("2999-01-02 01:02:03.123456",)
     ]
+    lake.sql("INSERT INTO orders VALUES (5, 'eve', 7.00)")
+    lake.ms.refresh_stream_table("wide")
+    assert query(shop, "SELECT mode, split_part(reason, ':', 1) FROM millstream.served_tables") == [
+        ("FULL", "LARGE_DELTA")
+    ]
+    assert query(shop, "SELECT count(*) FROM public.wide") == [(5,)]
     assert not list((lake.root / "serving").glob("*"))
 
 

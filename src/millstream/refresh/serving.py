@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from millstream.sinks.postgres.serve import PostgresSink, Served
     from millstream.sinks.postgres.target import Connection, Target
 
-# a result of more rows goes through files instead of the driver's memory
+# a result of more rows goes through files instead of the driver's memory, and takes the place of a delta of more rows
 _MAX_COLLECTED_ROWS = 200_000
 _BATCH_ROWS = 50_000
 
@@ -81,8 +81,15 @@ class StageFeed:
             return "NO_DELTA: the stream table was recomputed"
         if not summary.kind.has_delta:
             return f"NO_DELTA: {summary.reason}"
+        if summary.feed_rows > _MAX_COLLECTED_ROWS:
+            return f"LARGE_DELTA: {summary.feed_rows} changes"
         changes = self.store.changes(path, after, upto, columns)
-        rows = changes.arrow if changes.arrow is not None else changes.frame.toArrow()
+        if changes.arrow is not None:
+            rows = changes.arrow
+        else:  # the log's count may be an estimate by the files' sizes
+            rows = changes.frame.limit(_MAX_COLLECTED_ROWS + 1).toArrow()
+            if rows.num_rows > _MAX_COLLECTED_ROWS:
+                return f"LARGE_DELTA: more than {_MAX_COLLECTED_ROWS} changes"
         if self._hides_rows:
             rows = rows.filter(pc.fill_null(rows[naming.VISIBLE], fill_value=False))
         wanted = [*self._outputs, naming.WEIGHT]

@@ -31,6 +31,10 @@ class Feed:
     schema: pa.Schema
     versions: list[Counter[Row]] = field(default_factory=lambda: [Counter()])
     full: set[int] = field(default_factory=set)
+    lake: str = "first"
+
+    def commit_id(self, version: int) -> str | None:
+        return f"{self.lake} {version}"
 
     def table(self, rows: Counter[Row]) -> pa.Table:
         columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
@@ -73,6 +77,7 @@ class Table:
             stream_table="totals",
             stage_id=self.stage,
             version=version,
+            commit_id=self.feed.commit_id(version),
             refresh_id=100 + version,
             data_timestamp=WHEN,
         )

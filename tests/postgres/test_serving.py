@@ -438,3 +438,22 @@ def test_default_privileges_let_nobody_write_or_put_triggers(shop: Shop) -> None
         "SELECT privilege_type FROM pg_class, aclexplode(relacl) WHERE oid = 'public.totals'::regclass AND grantee = 0"
     )
     assert {p for (p,) in held} <= {"SELECT", "MAINTAIN"}
+
+
+@pytest.mark.parametrize("key", [["k"], None])
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_lake_that_was_restored_and_went_on_is_served_as_a_whole(
+    shop: Shop, key: list[str] | None, later: int
+) -> None:
+    table = served(shop, KEYED, key)
+    table.serve((1, 10))
+    table.serve((1, 10), (2, 20))
+    del table.feed.versions[-1]  # restored to the version before, from which it went on otherwise
+    table.feed.lake = "restored"
+    table.put((1, 10), (3, 30))
+    for _ in range(later):
+        table.put((1, 11), (3, 30))
+    done = table.again()
+    assert (done.mode, done.reason.partition(":")[0]) == ("FULL", "STORED_CHANGED")
+    assert table.rows() == Counter(table.feed.versions[-1])
+    assert table.again().mode == "NONE"

@@ -45,3 +45,20 @@ def test_more_changes_than_fit_into_memory_are_no_delta(
     last = stage.add((5, "e"))
     assert isinstance(stage.feed(at(table, second)).delta(first), pa.Table)
     assert stage.feed(at(table, last)).delta(first) == "LARGE_DELTA: 4 changes"
+
+
+def test_a_version_of_a_restored_lake_is_another_one(stage: StoredStage, table: StreamTable, tmp_path: Path) -> None:
+    first = stage.add((1, "a"))
+    shutil.copytree(stage.directory, tmp_path / "copy")
+    second = stage.add((2, "b"))
+    feed = stage.feed(at(table, second))
+    known = feed.commit_id(first), feed.commit_id(second)
+    shutil.rmtree(stage.directory)
+    shutil.move(tmp_path / "copy", stage.directory)
+    stage.refreshes -= 1
+    stage.reopened()
+    assert stage.add((3, "c")) == second
+    feed = stage.feed(at(table, second))
+    assert feed.commit_id(first) == known[0] is not None
+    assert feed.commit_id(second) not in (None, *known)
+    assert feed.commit_id(second + 1) is None

@@ -72,6 +72,10 @@ class StageFeed:
             ) from e
         return pa.schema([pa.field(n, f.type) for n, f in zip(self._names, stored, strict=True)])
 
+    def commit_id(self, version: int) -> str | None:
+        """What tells a version from the same one of a lake that was restored; None if it is not known any more."""
+        return self.store.commit_id(self.table.public_stage.path, version)
+
     def delta(self, after: int) -> pa.Table | str:
         """The net change since a version; or the reason why there is none."""
         path, upto = self.table.public_stage.path, self.version
@@ -176,6 +180,7 @@ class TableServer:
             stream_table=str(table.name),
             stage_id=stage.id,
             version=feed.version,
+            commit_id=feed.commit_id(feed.version),
             refresh_id=store.transaction_version(stage.path, stage.id) or 0,
             data_timestamp=table.data_timestamp,
         )

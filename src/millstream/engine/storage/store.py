@@ -106,6 +106,17 @@ class DeltaStore:
         """What tells the table from another one under the same path."""
         return self._state(path, version).metadata.table_id
 
+    def commit_id(self, path: str, version: int) -> str | None:
+        """What tells a commit from any other of the same version, e.g. of a copy that went on by itself.
+
+        None where the log does not hold the version, or its writer gave it no id.
+        """
+        try:
+            made = self._log(path).commits(version - 1, version)[0]
+        except LogGoneError:
+            return None
+        return str(made.info["txnId"]) if "txnId" in made.info else None
+
     def classify(
         self,
         path: str,

@@ -23,6 +23,7 @@ CREATE TABLE IF NOT EXISTS {serving} (
   filenode oid NOT NULL,
   stage_id text,
   version bigint,
+  commit_id text,
   refresh_id bigint,
   data_timestamp timestamptz,
   served_at timestamptz,
@@ -56,6 +57,7 @@ class Entry:
     filenode: int
     stage_id: str | None
     version: int | None
+    commit_id: str | None
     by_place: bool
     told: frozenset[str]
 
@@ -106,14 +108,14 @@ class Ledger:
         if connection.execute("SELECT to_regclass(%s)", [self._serving.as_string(connection)]).fetchone() == (None,):
             return None
         query = sql.SQL(
-            "SELECT relation::bigint, filenode::bigint, stage_id, version, by_place, told FROM {} "
+            "SELECT relation::bigint, filenode::bigint, stage_id, version, commit_id, by_place, told FROM {} "
             "WHERE stream_table_id = %s" + (" FOR UPDATE" if lock else "")
         )
         row = connection.execute(query.format(self._serving), [target.table_id]).fetchone()
         if row is None:
             return None
-        relation, filenode, stage_id, version, by_place, told = row
-        return Entry(relation, filenode, stage_id, version, by_place, frozenset(told))
+        relation, filenode, stage_id, version, commit_id, by_place, told = row
+        return Entry(relation, filenode, stage_id, version, commit_id, by_place, frozenset(told))
 
     def add(self, connection: Connection, target: Target, lake_id: str, stream_table: str, relation: int) -> None:
         """Begin to account for a table, or for another one in its stead."""
@@ -140,8 +142,8 @@ class Ledger:
         """Record that a table is served up to a mark."""
         connection.execute(
             sql.SQL(
-                "UPDATE {} SET stream_table = %s, lake_id = %s, stage_id = %s, version = %s, refresh_id = %s, "
-                "data_timestamp = %s, served_at = clock_timestamp(), mode = %s, reason = %s, by_place = %s, "
+                "UPDATE {} SET stream_table = %s, lake_id = %s, stage_id = %s, version = %s, commit_id = %s, "
+                "refresh_id = %s, data_timestamp = %s, served_at = clock_timestamp(), mode = %s, reason = %s, by_place = %s, "
                 "told = %s, filenode = pg_relation_filenode(relation::regclass)::oid WHERE stream_table_id = %s"
             ).format(self._serving),
             [
@@ -149,6 +151,7 @@ class Ledger:
                 mark.lake_id,
                 mark.stage_id,
                 mark.version,
+                mark.commit_id,
                 mark.refresh_id,
                 mark.data_timestamp,
                 mode,
@@ -163,12 +166,13 @@ class Ledger:
         """Record that a table is up to date as it is; false if somebody else has served it since it was looked at."""
         done = connection.execute(
             sql.SQL(
-                "UPDATE {} SET stream_table = %s, version = %s, refresh_id = %s, data_timestamp = %s "
-                "WHERE stream_table_id = %s AND stage_id = %s AND version = %s"
+                "UPDATE {} SET stream_table = %s, version = %s, commit_id = %s, refresh_id = %s, "
+                "data_timestamp = %s WHERE stream_table_id = %s AND stage_id = %s AND version = %s"
             ).format(self._serving),
             [
                 mark.stream_table,
                 mark.version,
+                mark.commit_id,
                 mark.refresh_id,
                 mark.data_timestamp,
                 target.table_id,

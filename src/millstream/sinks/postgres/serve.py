@@ -54,6 +54,9 @@ NONE, DIFFERENTIAL, FULL = "NONE", "DIFFERENTIAL", "FULL"
 class Feed(Protocol):
     """Where the rows come from: the stream table's public stage."""
 
+    def commit_id(self, version: int) -> str | None:
+        """What tells a version from the same one of a lake that was restored; None if it is not known any more."""
+
     def delta(self, after: int) -> pa.Table | str:
         """The net change since a version, with `naming.WEIGHT`; or the reason why there is none."""
 
@@ -114,7 +117,7 @@ class PostgresSink:
 
     def _serve(self, target: Target, mark: Mark, feed: Feed) -> Served:
         known = self._ledger.find(self._connection, target)
-        reason = _no_delta(known, mark)
+        reason = _no_delta(known, mark, feed)
         if known is not None and not reason:
             assert known.version is not None
             if known.version == mark.version and self._is_there(target, known):
@@ -290,7 +293,7 @@ class PostgresSink:
             self._ledger.remove(self._connection, target)
 
 
-def _no_delta(known: Entry | None, mark: Mark) -> str:
+def _no_delta(known: Entry | None, mark: Mark, feed: Feed) -> str:
     """Why the recorded version and the present one have no delta between them; empty if they may have."""
     if known is None or known.version is None:
         return "INITIAL"
@@ -298,6 +301,8 @@ def _no_delta(known: Entry | None, mark: Mark) -> str:
         return "QUERY_ALTERED: the stream table is stored anew"
     if known.version > mark.version:
         return "STORED_CHANGED: the served table is ahead of the stream table, which was restored"
+    if known.commit_id != feed.commit_id(known.version):
+        return f"STORED_CHANGED: the stream table was restored, and its version {known.version} is another one now"
     return ""
 
 

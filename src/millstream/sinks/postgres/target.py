@@ -78,12 +78,17 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Up to where a table is served: a version of the stream table's public stage, and what it stands for."""
+    """Up to where a table is served: a version of the stream table's public stage, and what it stands for.
+
+    Args:
+        commit_id: tells the version from the same one of a lake that was restored and went on otherwise.
+    """
 
     lake_id: str
     stream_table: str
     stage_id: str
     version: int
+    commit_id: str | None
     refresh_id: int
     data_timestamp: datetime
 

@@ -31,6 +31,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 from millstream.results import RefreshMode
 from millstream.settings import Settings
+from millstream.sinks.postgres.keys import Key
 from millstream.sinks.postgres.ledger import Ledger
 from millstream.sinks.postgres.target import Target
 from millstream.sources.postgres.buffers import install
@@ -371,7 +372,7 @@ def test_detaching_forgets_what_was_served(ms: Millstream, shop: Shop) -> None:
         ledger.prepare(connection)
         for lake in (ms._catalog.lake_id(), "another lake"):
             target = Target(table_id=new_id(), schema="public", table="served", columns=())
-            ledger.add(connection, target, lake, "totals", find_relation(connection, "served").oid)
+            ledger.add(connection, target, lake, "totals", find_relation(connection, "served").oid, Key(None, False))
     ms.detach("shop")
     assert "millstream" in schemas_of(shop), "another lake serves, too"
     with shop.connect() as connection:

@@ -197,6 +197,25 @@ def test_a_key_that_is_never_null_is_a_primary_key(lake: Lake, shop: Shop) -> No
         assert rows(shop, f"public.{name}") == lake.rows(name)
 
 
+def test_the_key_follows_the_source_and_the_query(lake: Lake, shop: Shop) -> None:
+    key = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'public.copy'::regclass AND contype = 'p'"
+    with shop.owner() as owner:
+        owner.execute("CREATE TABLE items (id bigint PRIMARY KEY, v bigint NOT NULL)")
+        owner.execute("INSERT INTO items VALUES (1, 10), (2, 20)")
+        owner.execute("GRANT SELECT, TRIGGER ON items TO millstream")
+    lake.ms.create_stream_table("copy", "SELECT id, v FROM shop.public.items", serve_to="shop.public.copy")
+    assert query(shop, key) == [("PRIMARY KEY (id)",)]
+    query(shop, "ALTER TABLE public.items DROP CONSTRAINT items_pkey; INSERT INTO public.items VALUES (1, 10)")
+    lake.ms.refresh_stream_table("copy")
+    assert rows(shop, "public.copy") == Counter({(1, 10): 2, (2, 20): 1})
+    assert query(shop, key) == []
+    lake.ms.alter_stream_table("copy", query="SELECT id, SUM(v)::bigint AS v FROM shop.public.items GROUP BY id")
+    lake.ms.refresh_stream_table("copy")
+    assert rows(shop, "public.copy") == Counter([(1, 20), (2, 20)])
+    unique = "SELECT contype::text FROM pg_constraint WHERE conrelid = 'public.copy'::regclass AND contype IN ('p', 'u')"
+    assert len(query(shop, unique)) == 1
+
+
 def test_large_results_go_through_files(lake: Lake, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.refresh.serving._MAX_COLLECTED_ROWS", 0)
     lake.ms.create_stream_table(

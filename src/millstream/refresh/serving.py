@@ -27,6 +27,7 @@ from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.storage import DeltaStore, RangeKind
 from millstream.engine.storage.schema import UnsupportedTypeError, arrow_schema, narrowed
 from millstream.errors import Code, MillstreamError
+from millstream.lake.served_key import ServedKey
 from millstream.settings import Settings
 from millstream.sources.delta import DeltaInput
 
@@ -139,13 +140,22 @@ class TableServer:
 
     Args:
         spill: a directory for results that are too large for memory.
+        key_of: gives the key of a stream table's result, as it is now.
         notify: told what a user should know.
     """
 
-    def __init__(self, catalog: Catalog, settings: Settings, spill: Path, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        spill: Path,
+        key_of: Callable[[StreamTable], ServedKey],
+        notify: Callable[[str], None],
+    ) -> None:
         self._catalog = catalog
         self._settings = settings
         self.spill = spill
+        self.key_of = key_of
         self._notify = notify
         self._idle: dict[str, list[Connection]] = {}
         self._lock = threading.Lock()
@@ -184,7 +194,7 @@ class TableServer:
             refresh_id=store.transaction_version(stage.path, stage.id) or 0,
             data_timestamp=table.data_timestamp,
         )
-        target = target_of(serving, feed.schema)
+        target = target_of(serving, feed.schema, self.key_of(table))
         try:
             with self.sink(serving.database, table) as sink:
                 done = sink.serve(target, mark, feed)
@@ -254,8 +264,8 @@ class TableServer:
         return connection
 
 
-def target_of(serving: Serving, schema: pa.Schema | None = None) -> Target:
-    """The served table as it shall be; without a schema, to be dropped.
+def target_of(serving: Serving, schema: pa.Schema | None = None, key: ServedKey | None = None) -> Target:
+    """The served table as it shall be; without a schema and a key, to be dropped.
 
     Raises:
         MillstreamError: UNSUPPORTED_TYPE, NAME_INVALID.
@@ -263,14 +273,13 @@ def target_of(serving: Serving, schema: pa.Schema | None = None) -> Target:
     from millstream.sinks.postgres.target import Target, UserTriggers
     from millstream.sinks.postgres.types import served_columns
 
-    key = serving.details["key"]
     return Target(
         table_id=serving.table_id,
         schema=serving.schema,
         table=serving.table,
         columns=served_columns(schema) if schema is not None else (),
-        key=tuple(key) if key is not None else None,
-        is_key_total=bool(serving.details["is_key_total"]),
+        key=key.columns if key is not None else None,
+        is_key_total=key is not None and key.is_total,
         owner=serving.details.get("owner"),
         grants=tuple(serving.details.get("grants", ())),
         user_triggers=UserTriggers(serving.details["user_triggers"]),

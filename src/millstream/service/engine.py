@@ -13,6 +13,7 @@ from millstream.engine.worker import Workers
 from millstream.lake import Lake
 from millstream.refresh.coordinator import Coordinator
 from millstream.refresh.locks import Locks
+from millstream.refresh.served_keys import ServedKeys
 from millstream.refresh.serving import TableServer
 from millstream.service.captured import CapturedTables
 from millstream.service.definitions import Definitions
@@ -42,7 +43,6 @@ class Engine:
         spark: SparkSession | None,
     ) -> None:
         self._owns_session = spark is None
-        self.server = TableServer(catalog, settings, root / "serving", lambda text: tell(text, ServingWarning))
         warehouse = root / "tables"
         if spark is None:
             progress("starting Spark")
@@ -51,11 +51,13 @@ class Engine:
             self.spark = adopt_session(spark, settings)
             use_lake(spark, warehouse)
         self.workers = Workers(self.spark, settings)
+        keys = ServedKeys(catalog, self.workers, lambda table: self.definitions.compiled(table))
+        self.server = TableServer(catalog, settings, root / "serving", keys.of, lambda text: tell(text, ServingWarning))
         self.captured = CapturedTables(root, catalog, self.workers, locks, settings, clock, progress)
         try:
             self.lake = Lake(root, self.spark, self.workers, catalog)
             self.definitions = Definitions(self.lake, catalog, self.workers, self.captured, settings)
-            self.servings = ServingDefinitions(catalog, self.workers, self.definitions, self.server, settings)
+            self.servings = ServingDefinitions(catalog, self.workers, self.server, settings)
             self.coordinator = Coordinator(
                 catalog, self.workers, locks, settings, self.definitions, self.captured, self.server, clock, progress
             )

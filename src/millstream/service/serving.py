@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millstream.catalog import Catalog
 from millstream.catalog.attached import Serving
-from millstream.catalog.models import ObjectKind, StreamTable
+from millstream.catalog.models import StreamTable
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
-from millstream.lake.served_key import ServedKey, known_result, served_key
-from millstream.naming import TableName
-from millstream.ops.known import Known
 from millstream.refresh.serving import StageFeed, TableServer, target_of
-from millstream.service.definitions import Definitions
 from millstream.service.notices import NoticeWarning, ServingWarning, tell
 from millstream.settings import Settings
 
@@ -44,12 +40,9 @@ class ServeOptions:
 class ServingDefinitions:
     """What of a lake is served where."""
 
-    def __init__(
-        self, catalog: Catalog, workers: Workers, definitions: Definitions, server: TableServer, settings: Settings
-    ) -> None:
+    def __init__(self, catalog: Catalog, workers: Workers, server: TableServer, settings: Settings) -> None:
         self._catalog = catalog
         self._workers = workers
-        self._definitions = definitions
         self._server = server
         self._settings = settings
 
@@ -89,22 +82,19 @@ class ServingDefinitions:
             )
         self.check(options)
         database, schema, name = _parsed(options.to)
-        key = self.key_of(self._definitions.compiled(table))
         serving = Serving(
             table_id=table.id,
             database=database,
             schema=schema,
             table=name,
             details={
-                "key": list(key.columns) if key.columns is not None else None,
-                "is_key_total": key.is_total,
                 "user_triggers": self._triggers(options),
                 "owner": options.owner,
                 "grants": list(options.grants),
             },
         )
         feed = StageFeed(self._workers.here().store, table, self._server.spill)
-        target = target_of(serving, feed.schema)
+        target = target_of(serving, feed.schema, self._server.key_of(table))
         # Recorded first: whatever a crash leaves then, the next refresh or STOP SERVING finds it.
         self._catalog.put_serving(serving)
         try:
@@ -159,41 +149,12 @@ class ServingDefinitions:
         serving = self._server.serving_of(table)
         if serving is None:
             return
-        same = [(c.name, c.type) for c in compiled.columns] == list(table.definition.columns)
-        key = serving.details["key"]
-        if not same or (key is not None and self.key_of(compiled).columns != tuple(key)):
+        if [(c.name, c.type) for c in compiled.columns] != list(table.definition.columns):
             raise MillstreamError(
                 Code.INCOMPATIBLE_CHANGE,
-                f"the new query has other columns or another key, and {table.name} is served as {serving.name}",
+                f"the new query has other columns, and {table.name} is served as {serving.name}",
                 hint=f"ALTER STREAM TABLE {table.name} STOP SERVING, alter it, then SERVE TO {serving.name} again",
             )
-
-    # Keys
-
-    def key_of(self, compiled: Compiled) -> ServedKey:
-        """The key of a query's result."""
-        return served_key(compiled, self._sources(compiled))
-
-    def _sources(self, compiled: Compiled) -> Mapping[str, Known]:
-        return {name: self._known(name) for name in compiled.sources}
-
-    def _known(self, name: str) -> Known:
-        """What is known of a source: of a stream table by its query, of a captured table by its key."""
-        for capture in self._catalog.captures():
-            if capture.name == name:
-                key = frozenset(c.lower() for c in capture.key)
-                never = frozenset(str(c).lower() for c in capture.details.get("not_null", ()))
-                return Known(key or None, key | never)
-        parsed = TableName.parse(name)
-        upstream = self._catalog.find(parsed)
-        if upstream is not None:
-            compiled = self._definitions.compiled(upstream)
-            return known_result(compiled, self._sources(compiled))
-        found = self._catalog.lake_object(ObjectKind.TABLE, parsed)
-        if found is None or found.provider != "delta" or not found.location:
-            return Known()
-        schema = self._workers.here().store.snapshot(found.location).schema
-        return Known(None, frozenset(column.lower() for column, _, is_nullable in schema if not is_nullable))
 
     def _triggers(self, options: ServeOptions) -> str:
         chosen = (options.user_triggers or self._settings.user_triggers).lower()

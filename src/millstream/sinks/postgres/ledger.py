@@ -12,6 +12,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from millstream.errors import Code, MillstreamError
+from millstream.sinks.postgres.keys import Key
 from millstream.sinks.postgres.target import Connection, Mark, Target
 
 _TABLE = """
@@ -29,6 +30,7 @@ CREATE TABLE IF NOT EXISTS {serving} (
   served_at timestamptz,
   mode text,
   reason text,
+  key jsonb NOT NULL,
   by_place boolean NOT NULL DEFAULT false,
   told jsonb NOT NULL DEFAULT '[]'
 ) WITH (fillfactor = 50)
@@ -49,6 +51,7 @@ class Entry:
 
     Args:
         relation, filenode: the table and the file of its rows when they were written last.
+        key: the key that is declared for it.
         by_place: whether its rows are matched by their places.
         told: what its user was told about, once.
     """
@@ -58,6 +61,7 @@ class Entry:
     stage_id: str | None
     version: int | None
     commit_id: str | None
+    key: Key
     by_place: bool
     told: frozenset[str]
 
@@ -108,24 +112,26 @@ class Ledger:
         if connection.execute("SELECT to_regclass(%s)", [self._serving.as_string(connection)]).fetchone() == (None,):
             return None
         query = sql.SQL(
-            "SELECT relation::bigint, filenode::bigint, stage_id, version, commit_id, by_place, told FROM {} "
+            "SELECT relation::bigint, filenode::bigint, stage_id, version, commit_id, key, by_place, told FROM {} "
             "WHERE stream_table_id = %s" + (" FOR UPDATE" if lock else "")
         )
         row = connection.execute(query.format(self._serving), [target.table_id]).fetchone()
         if row is None:
             return None
-        relation, filenode, stage_id, version, commit_id, by_place, told = row
-        return Entry(relation, filenode, stage_id, version, commit_id, by_place, frozenset(told))
+        relation, filenode, stage_id, version, commit_id, key, by_place, told = row
+        return Entry(relation, filenode, stage_id, version, commit_id, Key.parse(key), by_place, frozenset(told))
 
-    def add(self, connection: Connection, target: Target, lake_id: str, stream_table: str, relation: int) -> None:
-        """Begin to account for a table, or for another one in its stead."""
+    def add(
+        self, connection: Connection, target: Target, lake_id: str, stream_table: str, relation: int, key: Key
+    ) -> None:
+        """Begin to account for a table with a key, or for another one in its stead."""
         connection.execute(
             sql.SQL(
-                "INSERT INTO {} AS known (stream_table_id, stream_table, lake_id, relation, filenode) "
-                "VALUES (%s, %s, %s, %s::oid, 0) ON CONFLICT (stream_table_id) DO UPDATE SET relation = "
-                "excluded.relation, filenode = 0, stage_id = NULL, version = NULL, by_place = false"
+                "INSERT INTO {} AS known (stream_table_id, stream_table, lake_id, relation, filenode, key) "
+                "VALUES (%s, %s, %s, %s::oid, 0, %s) ON CONFLICT (stream_table_id) DO UPDATE SET relation = "
+                "excluded.relation, filenode = 0, key = excluded.key, stage_id = NULL, version = NULL, by_place = false"
             ).format(self._serving),
-            [target.table_id, stream_table, lake_id, relation],
+            [target.table_id, stream_table, lake_id, relation, Jsonb(key.stored)],
         )
 
     def move(
@@ -143,8 +149,9 @@ class Ledger:
         connection.execute(
             sql.SQL(
                 "UPDATE {} SET stream_table = %s, lake_id = %s, stage_id = %s, version = %s, commit_id = %s, "
-                "refresh_id = %s, data_timestamp = %s, served_at = clock_timestamp(), mode = %s, reason = %s, by_place = %s, "
-                "told = %s, filenode = pg_relation_filenode(relation::regclass)::oid WHERE stream_table_id = %s"
+                "refresh_id = %s, data_timestamp = %s, served_at = clock_timestamp(), mode = %s, reason = %s, "
+                "key = %s, by_place = %s, told = %s, filenode = pg_relation_filenode(relation::regclass)::oid "
+                "WHERE stream_table_id = %s"
             ).format(self._serving),
             [
                 mark.stream_table,
@@ -156,6 +163,7 @@ class Ledger:
                 mark.data_timestamp,
                 mode,
                 reason,
+                Jsonb(Key.of(target).stored),
                 by_place,
                 Jsonb(sorted(told)),
                 target.table_id,

@@ -18,6 +18,7 @@ from millstream.sinks.postgres import by_key, by_place, rewrite
 from millstream.sinks.postgres.changes import Change, net_change
 from millstream.sinks.postgres.encode import lines_of
 from millstream.sinks.postgres.failures import MisfitError, told
+from millstream.sinks.postgres.keys import Key, declare_key, revoke_key
 from millstream.sinks.postgres.ledger import Entry, Ledger
 from millstream.sinks.postgres.moves import Counts, move
 from millstream.sinks.postgres.staging import stage
@@ -100,7 +101,7 @@ class PostgresSink:
             self._ledger.prepare(self._connection)
             refuse_taken(self._connection, target)
             found = create_table(self._connection, target)
-            self._ledger.add(self._connection, target, lake_id, stream_table, found.oid)
+            self._ledger.add(self._connection, target, lake_id, stream_table, found.oid, Key.of(target))
 
     def serve(self, target: Target, mark: Mark, feed: Feed) -> Served:
         """Bring the table to a mark.
@@ -117,7 +118,7 @@ class PostgresSink:
 
     def _serve(self, target: Target, mark: Mark, feed: Feed) -> Served:
         known = self._ledger.find(self._connection, target)
-        reason = _no_delta(known, mark, feed)
+        reason = _no_delta(known, target, mark, feed)
         if known is not None and not reason:
             assert known.version is not None
             if known.version == mark.version and self._is_there(target, known):
@@ -208,6 +209,8 @@ class PostgresSink:
             stage(connection, target, (("P", line) for piece in feed.contents() for line in lines_of(piece, names)))
             rewrite.locate(connection, target)
             written = WrittenElsewhere(connection, self._sources if live else {})
+            if has_other_key := entry.key != Key.of(target):
+                revoke_key(connection, target, found.oid, entry.key)
             with suppressed(connection, target, [t for t in triggers if t not in live]):
                 if places is not None:
                     by_place.prepare(connection, places)
@@ -215,6 +218,9 @@ class PostgresSink:
                 counts = move(connection, target, by_place=places is not None, may_veto=found.has_rules)
                 if places is not None:
                     by_place.record_all(connection, places)
+            if has_other_key:
+                connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # see `suppressed`
+                declare_key(connection, target)
             done = Served(FULL, counts, reason)
             seen = triggers if is_auto else ()
             return self._record(target, mark, entry, done, seen, written, by_place=places is not None)
@@ -222,7 +228,7 @@ class PostgresSink:
     def _ensure(self, target: Target, mark: Mark, entry: Entry | None) -> Found:
         """The table, made if it is not there; never somebody else's, but one that was restored from a dump."""
         connection = self._connection
-        found = find_table(connection, target)
+        found, key = find_table(connection, target), entry.key if entry is not None else Key.of(target)
         if found is None:
             if entry is not None and (other := name_of(connection, entry.relation)) is not None:
                 raise MillstreamError(
@@ -230,12 +236,12 @@ class PostgresSink:
                     f"the table {target.name} is called {other} now",
                     hint="give it its name back, or STOP SERVING and SERVE TO the new one",
                 )
-            found = create_table(connection, target)
+            found, key = create_table(connection, target), Key.of(target)
         elif entry is None or (entry.relation != found.oid and not is_ours(connection, target, found)):
             refuse_taken(connection, target)
         _require_fit(target, found)
         if entry is None or entry.relation != found.oid:
-            self._ledger.add(connection, target, mark.lake_id, mark.stream_table, found.oid)
+            self._ledger.add(connection, target, mark.lake_id, mark.stream_table, found.oid, key)
         return found
 
     # Both
@@ -293,7 +299,7 @@ class PostgresSink:
             self._ledger.remove(self._connection, target)
 
 
-def _no_delta(known: Entry | None, mark: Mark, feed: Feed) -> str:
+def _no_delta(known: Entry | None, target: Target, mark: Mark, feed: Feed) -> str:
     """Why the recorded version and the present one have no delta between them; empty if they may have."""
     if known is None or known.version is None:
         return "INITIAL"
@@ -303,7 +309,15 @@ def _no_delta(known: Entry | None, mark: Mark, feed: Feed) -> str:
         return "STORED_CHANGED: the served table is ahead of the stream table, which was restored"
     if known.commit_id != feed.commit_id(known.version):
         return f"STORED_CHANGED: the stream table was restored, and its version {known.version} is another one now"
+    if known.key != Key.of(target):
+        return f"KEY_CHANGED: {_said(target)}"
     return ""
+
+
+def _said(target: Target) -> str:
+    if target.key is None:
+        return "the result has no key now"
+    return f"the result's key is ({', '.join(target.key)}) now, {'never' if target.is_key_total else 'perhaps'} NULL"
 
 
 def _needs_places(target: Target, triggers: tuple[UserTrigger, ...]) -> bool:

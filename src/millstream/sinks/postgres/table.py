@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from psycopg import errors, sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.sinks.postgres.keys import declare_key
 from millstream.sinks.postgres.target import Connection, Target, listed
 
 _FOUND = """
@@ -18,7 +19,6 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 """
 _WRITES = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")  # a trigger would run with our rights
 _COMMENT = "kept up to date by millstream, which alone may write to it"
-_NULLS_NOT_DISTINCT = 150_000
 MERGE = 150_000
 """The first version of PostgreSQL that has MERGE."""
 
@@ -92,30 +92,12 @@ def create_table(connection: Connection, target: Target) -> Found:
     """Make the table, empty."""
     columns = [sql.SQL("{} {}").format(c.identifier, c.type_sql) for c in target.columns]
     connection.execute(sql.SQL("CREATE TABLE {} ({})").format(target.relation, listed(columns)))
-    _add_key(connection, target)
-    if not target.has_primary_key:
-        # else a publication that has the table would forbid us to change it
-        connection.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(target.relation))
+    declare_key(connection, target)
     connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(target.relation, sql.Literal(_COMMENT)))
     grant(connection, target)
     found = find_table(connection, target)
     assert found is not None
     return found
-
-
-def _add_key(connection: Connection, target: Target) -> None:
-    if target.key is None:
-        return
-    key = listed([sql.Identifier(k) for k in target.key])
-    if not target.key:
-        statement, key = sql.SQL("CREATE UNIQUE INDEX ON {} ({})"), listed([sql.SQL("(true)")])
-    elif target.is_key_total:
-        statement = sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})")
-    elif connection.info.server_version >= _NULLS_NOT_DISTINCT:
-        statement = sql.SQL("ALTER TABLE {} ADD UNIQUE NULLS NOT DISTINCT ({})")
-    else:
-        statement = sql.SQL("CREATE UNIQUE INDEX ON {} ({})")
-    connection.execute(statement.format(target.relation, key))
 
 
 def grant(connection: Connection, target: Target) -> None:

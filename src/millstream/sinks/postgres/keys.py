@@ -1,0 +1,111 @@
+"""The key of a served table: declared in the database, and replaced when the result has another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from millstream.sinks.postgres.target import Connection, Target, listed
+
+_NULLS_NOT_DISTINCT = 150_000
+# An index of a user's own may be on the same columns: ours is the constraint, or else the one that was there first.
+_OURS = """
+SELECT k.conname, n.nspname, x.relname
+FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_namespace n ON n.oid = x.relnamespace
+LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.conrelid = i.indrelid AND k.contype = %(kind)s
+WHERE i.indrelid = %(relation)s::oid AND i.indisunique AND i.indpred IS NULL
+  AND coalesce(pg_get_expr(i.indexprs, i.indrelid), '') = %(expression)s
+  AND ARRAY(SELECT a.attname::text FROM unnest(i.indkey) WITH ORDINALITY AS c (number, place)
+            JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.number
+            WHERE c.place <= i.indnkeyatts ORDER BY c.place) = %(columns)s::text[]
+  AND (k.oid IS NOT NULL OR NOT %(is_constraint)s)
+ORDER BY i.indexrelid LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key a served table was given; see `Target`."""
+
+    columns: tuple[str, ...] | None
+    is_total: bool
+
+    @classmethod
+    def of(cls, target: Target) -> Key:
+        """The key a table shall have."""
+        return cls(target.key, target.is_key_total)
+
+    @classmethod
+    def parse(cls, stored: dict[str, Any]) -> Key:
+        """A key from the bookkeeping."""
+        columns = stored["columns"]
+        return cls(tuple(columns) if columns is not None else None, bool(stored["is_total"]))
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The key for the bookkeeping."""
+        return {"columns": list(self.columns) if self.columns is not None else None, "is_total": self.is_total}
+
+
+def declare_key(connection: Connection, target: Target) -> None:
+    """Give a table its key, and to one that has no primary key another identity for replication."""
+    if target.key is not None:
+        key = listed([sql.Identifier(k) for k in target.key])
+        if not target.key:
+            statement, key = sql.SQL("CREATE UNIQUE INDEX ON {} ({})"), listed([sql.SQL("(true)")])
+        elif target.is_key_total:
+            statement = sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})")
+        elif connection.info.server_version >= _NULLS_NOT_DISTINCT:
+            statement = sql.SQL("ALTER TABLE {} ADD UNIQUE NULLS NOT DISTINCT ({})")
+        else:
+            statement = sql.SQL("CREATE UNIQUE INDEX ON {} ({})")
+        connection.execute(statement.format(target.relation, key))
+    _identify(connection, target, has_key=target.has_primary_key)
+
+
+def revoke_key(connection: Connection, target: Target, relation: int, key: Key) -> None:
+    """Take from a table the key it was given; what its users made for themselves stays."""
+    if key.columns is None:
+        return
+    is_constraint = bool(key.columns) and (key.is_total or connection.info.server_version >= _NULLS_NOT_DISTINCT)
+    wanted = {
+        "relation": relation,
+        "columns": list(key.columns),
+        "kind": "p" if key.is_total else "u",
+        "expression": "" if key.columns else "true",
+        "is_constraint": is_constraint,
+    }
+    row = connection.execute(_OURS, wanted).fetchone()
+    if row is not None:
+        constraint, schema, index = row
+        if constraint is not None:
+            drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(target.relation, sql.Identifier(constraint))
+        else:
+            drop = sql.SQL("DROP INDEX {}").format(sql.Identifier(schema, index))
+        connection.execute(drop)
+    if key.is_total:  # a primary key leaves its columns NOT NULL behind
+        never_null = set(target.key or ()) if target.is_key_total else set()
+        loose = sql.SQL("ALTER COLUMN {} DROP NOT NULL")
+        if actions := [loose.format(sql.Identifier(c)) for c in key.columns if c not in never_null]:
+            connection.execute(sql.SQL("ALTER TABLE {} {}").format(target.relation, listed(actions)))
+    _identify(connection, target, has_key=False)
+
+
+def _identify(connection: Connection, target: Target, *, has_key: bool) -> None:
+    """Without an identity a publication that has the table would forbid us to change it; a user's choice stays."""
+    row = connection.execute(
+        "SELECT relreplident::text, EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident) "
+        "FROM pg_class c WHERE c.oid = %s::regclass",
+        [target.relation.as_string(connection)],
+    ).fetchone()
+    assert row is not None
+    kind, has_index = row
+    if kind == "f" and has_key:
+        wanted = sql.SQL("DEFAULT")
+    elif not has_key and (kind == "d" or (kind == "i" and not has_index)):
+        wanted = sql.SQL("FULL")
+    else:
+        return
+    connection.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY {}").format(target.relation, wanted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shops import Shop
+from shops import Shop, new_shop
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))  # for the module below, which is no test
 
@@ -19,6 +20,7 @@ from lake_kit import Lake, open_lake, refused
 from millstream.errors import Code
 from millstream.results import RefreshStatus
 from millstream.service.notices import NoticeWarning, ServingWarning
+from millstream.testing.postgres_server import FAST, Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -255,3 +257,28 @@ def test_a_database_that_is_no_more_can_be_let_go(lake: Lake, shop: Shop) -> Non
         lake.sql("ALTER STREAM TABLE totals STOP SERVING KEEP TABLE")
     lake.sql("DROP STREAM TABLE totals")
     assert lake.ms.status() == []
+
+
+def test_a_dead_database_is_forgotten_with_all_that_needs_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing may wait for it or fail because of it; what others need stays."""
+    with Server(FAST) as server, open_lake(tmp_path / "lake") as lake:
+        dying = new_shop(server)
+        with dying.owner() as owner:
+            owner.execute("GRANT CREATE ON SCHEMA public TO millstream")
+            owner.execute("CREATE TABLE items (id bigint PRIMARY KEY, v bigint)")
+            owner.execute("INSERT INTO items VALUES (1, 10)")
+        lake.ms.attach("shop", str(dying.address))
+        lake.table("orders", "id BIGINT, amount BIGINT", "1, 10")
+        lake.ms.create_stream_table("copy", "SELECT id, v FROM shop.public.items", serve_to="shop.public.copy")
+        lake.ms.create_stream_table("over", "SELECT id FROM copy")
+        lake.ms.create_stream_table("own", "SELECT id FROM orders", serve_to="shop.public.own")
+        lake.ms.create_stream_table("other", "SELECT id FROM orders")
+        server.stop("immediate")
+        with refused(Code.DATABASE_UNREACHABLE):
+            lake.ms.detach("shop", cascade=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            lake.ms.detach("shop", cascade=True, forget=True)
+        assert [str(s.name) for s in lake.ms.status()] == ["other"]
+        assert (lake.ms._catalog.databases(), lake.ms._catalog.captures(), lake.ms._catalog.servings()) == ((), (), ())
+        assert not list((lake.root / "mirrors").glob("*"))

@@ -157,7 +157,7 @@ class TableServer:
         self.spill = spill
         self.key_of = key_of
         self._notify = notify
-        self._idle: dict[str, list[Connection]] = {}
+        self._idle: dict[tuple[str, int, str], list[Connection]] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -240,11 +240,11 @@ class TableServer:
             connection.close()
             raise
         with self._lock:
-            self._idle.setdefault(database, []).append(connection)
+            self._idle.setdefault(_place(attached), []).append(connection)
 
     def _connection(self, attached: AttachedDatabase) -> Connection:
         with self._lock:
-            kept = self._idle.get(attached.name, [])
+            kept = self._idle.get(_place(attached), [])
             while kept:
                 connection = kept.pop()
                 if _is_alive(connection):
@@ -284,6 +284,11 @@ def target_of(serving: Serving, schema: pa.Schema | None = None, key: ServedKey 
         grants=tuple(serving.details.get("grants", ())),
         user_triggers=UserTriggers(serving.details["user_triggers"]),
     )
+
+
+def _place(attached: AttachedDatabase) -> tuple[str, int, str]:
+    """What a kept connection leads to; another database may be attached under the same name later."""
+    return attached.address, attached.system, attached.database
 
 
 def _is_alive(connection: Connection) -> bool:

@@ -368,13 +368,14 @@ class Definitions:
         _tell_about(table.name, compiled, mode or table.refresh_mode)
         return updated
 
-    def drop(self, name: TableName, *, cascade: bool) -> tuple[StreamTable, ...]:
-        """Forget a stream table and delete what it stored."""
+    def drop(self, name: TableName, *, cascade: bool, lost: str | None = None) -> tuple[StreamTable, ...]:
+        """Forget a stream table and delete what it stored; `lost` is a database where nothing can be ended."""
         dropped = self._catalog.drop_stream_table(name, cascade=cascade)
         self._lake.sync()
         for table in dropped:
             self._storage.remove(table.stages)
-        self._captured.end_unread({name for table in dropped for name in _read_by(table)})
+        read = {name for table in dropped for name in _read_by(table)}
+        self._captured.end_unread({name for name in read if lost is None or TableName.parse(name).database != lost})
         return dropped
 
     def _new_stages(self, table: StreamTable, compiled: Compiled) -> tuple[Stage, ...] | None:

@@ -267,7 +267,10 @@ class Millstream:
         Raises:
             MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST; DATABASE_UNREACHABLE if it is served there.
         """
-        parsed = TableName.parse(name)
+        self._drop(TableName.parse(name), cascade=cascade)
+
+    def _drop(self, parsed: TableName, *, cascade: bool, lost: str | None = None) -> None:
+        """Drop a stream table; `lost` is a database that is not to be reached for any more."""
         self._catalog.get(parsed)
         readers = self.dag().downstream([str(parsed)]) if cascade else ()
         ids = [t.id for n in (str(parsed), *readers) if (t := self._catalog.find(TableName.parse(n))) is not None]
@@ -275,8 +278,8 @@ class Millstream:
             is_refused = not cascade and self._catalog.dependents(parsed)
             for table_id in () if is_refused else reversed(ids):
                 if (table := self._catalog.find_by_id(table_id)) is not None:
-                    self._engine.servings.stop(table, cascade=cascade)
-            self._engine.definitions.drop(parsed, cascade=cascade)
+                    self._engine.servings.stop(table, cascade=cascade, lost=lost)
+            self._engine.definitions.drop(parsed, cascade=cascade, lost=lost)
 
     # PostgreSQL databases
 
@@ -300,7 +303,8 @@ class Millstream:
 
         Args:
             cascade: drop the stream tables that read it or are served into it, too.
-            forget: leave the database as it is, e.g. because it is gone; `detach_script` is what its owner can run.
+            forget: leave the database as it is, with the tables served into it, e.g. because it is gone;
+                `detach_script` is what its owner can run.
 
         Raises:
             MillstreamError: NOT_ATTACHED, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
@@ -308,7 +312,7 @@ class Millstream:
         database = self._attaching.get(name).name
         for table in self._attaching.dependents(database) if cascade else ():
             if self._catalog.find(table) is not None:  # it may have gone with one before it
-                self.drop_stream_table(str(table), cascade=True)
+                self._drop(table, cascade=True, lost=database if forget else None)
         self._attaching.detach(database, forget=forget)
 
     def detach_script(self, name: str) -> str:

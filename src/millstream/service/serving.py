@@ -110,8 +110,13 @@ class ServingDefinitions:
         serving = self._server.serving_of(table)
         return serving is not None and (serving.database, serving.schema, serving.table) == _parsed(to)
 
-    def stop(self, table: StreamTable, *, cascade: bool = False, keep_table: bool = False) -> None:
+    def stop(
+        self, table: StreamTable, *, cascade: bool = False, keep_table: bool = False, lost: str | None = None
+    ) -> None:
         """Drop what a stream table is served as, if it is; `keep_table` leaves it there as it is, for its users.
+
+        Args:
+            lost: a database that is not to be reached for: what is served there is left, and forgotten here.
 
         Raises:
             MillstreamError: DEPENDENTS_EXIST if others depend on it in the database, unless `cascade`;
@@ -119,6 +124,9 @@ class ServingDefinitions:
         """
         serving = self._server.serving_of(table)
         if serving is None:
+            return
+        if serving.database == lost:
+            self._catalog.drop_serving(table.id)
             return
         target = target_of(serving)
         try:

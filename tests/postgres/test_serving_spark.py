@@ -200,7 +200,9 @@ def test_a_key_that_is_never_null_is_a_primary_key(lake: Lake, shop: Shop) -> No
 
 
 def test_the_key_follows_the_source_and_the_query(lake: Lake, shop: Shop) -> None:
-    key = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'public.copy'::regclass AND contype = 'p'"
+    key = (
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'public.copy'::regclass AND contype = 'p'"
+    )
     with shop.owner() as owner:
         owner.execute("CREATE TABLE items (id bigint PRIMARY KEY, v bigint NOT NULL)")
         owner.execute("INSERT INTO items VALUES (1, 10), (2, 20)")
@@ -214,7 +216,9 @@ def test_the_key_follows_the_source_and_the_query(lake: Lake, shop: Shop) -> Non
     lake.ms.alter_stream_table("copy", query="SELECT id, SUM(v)::bigint AS v FROM shop.public.items GROUP BY id")
     lake.ms.refresh_stream_table("copy")
     assert rows(shop, "public.copy") == Counter([(1, 20), (2, 20)])
-    unique = "SELECT contype::text FROM pg_constraint WHERE conrelid = 'public.copy'::regclass AND contype IN ('p', 'u')"
+    unique = (
+        "SELECT contype::text FROM pg_constraint WHERE conrelid = 'public.copy'::regclass AND contype IN ('p', 'u')"
+    )
     assert len(query(shop, unique)) == 1
 
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 # a result of more rows goes through files instead of the driver's memory, and takes the place of a delta of more rows
 _MAX_COLLECTED_ROWS = 200_000
 _BATCH_ROWS = 50_000
+SERVING_SCHEMA = "serving_schema"
+"""The detail of a serving that says where its bookkeeping lies, whatever the setting has become."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class TableServer:
         )
         target = target_of(serving, feed.schema, self.key_of(table))
         try:
-            with self.sink(serving.database, table) as sink:
+            with self.sink(serving, table) as sink:
                 done = sink.serve(target, mark, feed)
         except (*SPARK_ERRORS, OSError) as e:
             raise MillstreamError(
@@ -209,12 +211,13 @@ class TableServer:
         return done
 
     @contextmanager
-    def sink(self, database: str, table: StreamTable) -> Iterator[PostgresSink]:
+    def sink(self, serving: Serving, table: StreamTable) -> Iterator[PostgresSink]:
         """What writes into a database on behalf of a stream table.
 
         Raises:
             MillstreamError: NOT_ATTACHED, DATABASE_UNREACHABLE, DATABASE_REPLACED, DEPENDENCY_MISSING.
         """
+        database = serving.database
         attached = self._catalog.find_database(database)
         if attached is None:
             raise MillstreamError(
@@ -235,7 +238,9 @@ class TableServer:
         sources = {c.oid: f"{c.schema}.{c.table}" for c in captures if c.name in table.base_frontier}
         connection = self._connection(attached)
         try:
-            yield PostgresSink(connection, Ledger(self._settings.serving_schema), sources)
+            yield PostgresSink(
+                connection, Ledger(str(serving.details.get(SERVING_SCHEMA) or self._settings.serving_schema)), sources
+            )
         except BaseException:
             connection.close()
             raise

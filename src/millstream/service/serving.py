@@ -12,7 +12,7 @@ from millstream.catalog.models import StreamTable
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
-from millstream.refresh.serving import StageFeed, TableServer, target_of
+from millstream.refresh.serving import SERVING_SCHEMA, StageFeed, TableServer, target_of
 from millstream.service.notices import NoticeWarning, ServingWarning, tell
 from millstream.settings import Settings
 
@@ -88,6 +88,7 @@ class ServingDefinitions:
             schema=schema,
             table=name,
             details={
+                SERVING_SCHEMA: self._settings.serving_schema,
                 "user_triggers": self._triggers(options),
                 "owner": options.owner,
                 "grants": list(options.grants),
@@ -95,14 +96,17 @@ class ServingDefinitions:
         )
         feed = StageFeed(self._workers.here().store, table, self._server.spill)
         target = target_of(serving, feed.schema, self._server.key_of(table))
-        # Recorded first: whatever a crash leaves then, the next refresh or STOP SERVING finds it.
-        self._catalog.put_serving(serving)
-        try:
-            with self._server.sink(database, table) as sink:
-                sink.declare(target, self._catalog.lake_id(), str(table.name))
-        except BaseException:
-            self._catalog.drop_serving(table.id)
-            raise
+        live = {s.table_id for s in self._catalog.servings()}
+        with self._server.sink(serving, table) as sink:
+            # Recorded first: whatever a crash leaves then, the next refresh or STOP SERVING finds it.
+            self._catalog.put_serving(serving)
+            try:
+                sink.declare(target, self._catalog.lake_id(), str(table.name), live)
+            except BaseException as e:
+                # Of a connection that was lost nobody knows whether it has committed: the bookkeeping tells, later.
+                if not isinstance(e, MillstreamError) or e.code is not Code.DATABASE_UNREACHABLE:
+                    self._catalog.drop_serving(table.id)
+                raise
         return serving
 
     def is_served_as(self, table: StreamTable, to: str) -> bool:
@@ -130,7 +134,7 @@ class ServingDefinitions:
             return
         target = target_of(serving)
         try:
-            with self._server.sink(serving.database, table) as sink:
+            with self._server.sink(serving, table) as sink:
                 if keep_table:
                     sink.release(target)
                 else:

@@ -190,8 +190,15 @@ class Ledger:
         )
         return done.rowcount == 1
 
-    def remove(self, connection: Connection, target: Target) -> None:
-        """Forget a served table, and with the last one the schema."""
+    def never_served(self, connection: Connection, lake_id: str, relation: int) -> list[str]:
+        """The stream tables of a lake for which a table was made, and never filled."""
+        query = sql.SQL(
+            "SELECT stream_table_id FROM {} WHERE lake_id = %s AND relation = %s::oid AND version IS NULL FOR UPDATE"
+        )
+        return [i for (i,) in connection.execute(query.format(self._serving), [lake_id, relation])]
+
+    def remove(self, connection: Connection, target: Target, *, keep_schema: bool = False) -> None:
+        """Forget a served table, and unless `keep_schema` with the last one the schema."""
         if self.find(connection, target) is None:
             return
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SERIAL])
@@ -199,7 +206,8 @@ class Ledger:
         connection.execute(
             sql.SQL("DELETE FROM {} WHERE stream_table_id = %s").format(self._serving), [target.table_id]
         )
-        if connection.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(self._serving)).fetchone() is None:
+        is_last = connection.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(self._serving)).fetchone() is None
+        if is_last and not keep_schema:
             connection.execute(sql.SQL("DROP VIEW {}").format(self._view))
             connection.execute(sql.SQL("DROP TABLE {}").format(self._serving))
             if not self._has_others(connection):

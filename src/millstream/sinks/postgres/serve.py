@@ -7,8 +7,8 @@ is exactly at the version it says, and the next call goes on from there: nothing
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from psycopg import errors, sql
@@ -91,17 +91,31 @@ class PostgresSink:
         self._ledger = ledger
         self._sources = sources or {}
 
-    def declare(self, target: Target, lake_id: str, stream_table: str) -> None:
+    def declare(self, target: Target, lake_id: str, stream_table: str, live: Collection[str] = ()) -> None:
         """Make the table, empty, under a name that is free.
+
+        Args:
+            live: the stream tables of the lake that are served. A table that was made for another of them and never
+                served, because the connection was lost when it was made, is not in the way.
 
         Raises:
             MillstreamError: NAME_TAKEN, UNKNOWN_TABLE, PRIVILEGE_MISSING, SERVE_FAILED.
         """
         with told(target), self._connection.transaction():
             self._ledger.prepare(self._connection)
+            self._remove_stillborn(target, lake_id, live)
             refuse_taken(self._connection, target)
             found = create_table(self._connection, target)
             self._ledger.add(self._connection, target, lake_id, stream_table, found.oid, Key.of(target))
+
+    def _remove_stillborn(self, target: Target, lake_id: str, live: Collection[str]) -> None:
+        found = find_table(self._connection, target)
+        if found is None or not is_ours(self._connection, target, found):
+            return
+        for table_id in self._ledger.never_served(self._connection, lake_id, found.oid):
+            if table_id not in live:
+                drop_table(self._connection, target, cascade=False)
+                self._ledger.remove(self._connection, replace(target, table_id=table_id), keep_schema=True)
 
     def serve(self, target: Target, mark: Mark, feed: Feed) -> Served:
         """Bring the table to a mark.
@@ -233,7 +247,7 @@ class PostgresSink:
             if entry is not None and (other := name_of(connection, entry.relation)) is not None:
                 raise MillstreamError(
                     Code.SERVE_FAILED,
-                    f"the table {target.name} is called {other} now",
+                    f"the table {target.name} is called {'.'.join(other)} now",
                     hint="give it its name back, or STOP SERVING and SERVE TO the new one",
                 )
             found, key = create_table(connection, target), Key.of(target)
@@ -288,10 +302,21 @@ class PostgresSink:
         """
         with told(target), self._connection.transaction():
             entry = self._ledger.find(self._connection, target, lock=True)
-            found = find_table(self._connection, target)
-            if entry is not None and found is not None and found.oid == entry.relation:
-                drop_table(self._connection, target, cascade=cascade)
+            if entry is not None and (named := self._whichever(target, entry)) is not None:
+                drop_table(self._connection, named, cascade=cascade)
             self._ledger.remove(self._connection, target)
+
+    def _whichever(self, target: Target, entry: Entry) -> Target | None:
+        """The served table by the name it has now: somebody may have renamed it, or restored it from a dump."""
+        other = name_of(self._connection, entry.relation)
+        names = [(target.schema, target.table), *([other] if other is not None else [])]
+        for schema, table in names:
+            named: Target = replace(target, schema=schema, table=table)
+            found = find_table(self._connection, named)
+            is_same = named == target and found is not None and found.oid == entry.relation
+            if found is not None and (is_same or is_ours(self._connection, target, found)):
+                return named
+        return None
 
     def release(self, target: Target) -> None:
         """Leave the table to its users as it is, and forget it."""

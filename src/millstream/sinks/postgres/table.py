@@ -45,10 +45,14 @@ def find_table(connection: Connection, target: Target) -> Found | None:
     return Found(oid, filenode, is_table, owner, has_rules, dict(columns))
 
 
-def name_of(connection: Connection, oid: int) -> str | None:
-    """The name a table has now, or None if it is gone."""
-    row = connection.execute("SELECT oid::regclass::text FROM pg_class WHERE oid = %s::oid", [oid]).fetchone()
-    return str(row[0]) if row is not None else None
+def name_of(connection: Connection, oid: int) -> tuple[str, str] | None:
+    """The schema and name a table has now, or None if it is gone."""
+    row = connection.execute(
+        "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.oid = %s::oid AND c.relkind = 'r'",
+        [oid],
+    ).fetchone()
+    return (row[0], row[1]) if row is not None else None
 
 
 def is_ours(connection: Connection, target: Target, found: Found) -> bool:

@@ -1,0 +1,169 @@
+"""Beginning to serve and ending it, as the catalog and the database see it; no row is served, so no Spark is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capture_kit import DriverOnly
+from shops import Shop
+from stage_kit import StoredStage
+
+from millstream.catalog import Catalog
+from millstream.catalog.attached import AttachedDatabase
+from millstream.catalog.models import StreamTable
+from millstream.errors import Code, MillstreamError
+from millstream.lake.served_key import ServedKey
+from millstream.naming import TableName
+from millstream.refresh.serving import TableServer
+from millstream.service.serving import ServeOptions, ServingDefinitions
+from millstream.settings import Settings
+from millstream.sinks.postgres.ledger import Ledger
+from millstream.sinks.postgres.serve import PostgresSink
+from millstream.sources.postgres.connection import connect, identify
+
+pytestmark = pytest.mark.postgres
+TO = ServeOptions("shop.public.totals")
+
+
+@dataclass
+class Kit:
+    """A catalog with `shop` attached and a stream table in it."""
+
+    catalog: Catalog
+    root: Path
+    shop: Shop
+    table: StreamTable
+
+    def servings(self, settings: Settings | None = None) -> ServingDefinitions:
+        """What a process with these settings has."""
+        settings = settings or Settings()
+        server = TableServer(
+            self.catalog, settings, self.root / "spill", lambda _: ServedKey(("k",), is_total=False), lambda _: None
+        )
+        return ServingDefinitions(self.catalog, DriverOnly(settings), server, settings)  # type: ignore[arg-type]
+
+    def has(self, *names: str) -> list[bool]:
+        """Whether the database has those tables and schemas."""
+        found = []
+        with self.shop.server.superuser(self.shop.name) as connection:
+            for name in names:
+                lookup = "to_regclass" if "." in name else "to_regnamespace"
+                found += connection.execute(f"SELECT {lookup}(%s) IS NOT NULL", [name]).fetchall()
+        return [bool(is_there) for (is_there,) in found]
+
+
+@pytest.fixture
+def kit(tmp_path: Path, shop: Shop) -> Iterator[Kit]:
+    with shop.owner() as owner:
+        owner.execute("GRANT CREATE ON SCHEMA public TO millstream")
+    with connect(shop.address) as connection:
+        found = identify(connection)
+    with Catalog.open(tmp_path) as catalog:
+        catalog.put_database(
+            AttachedDatabase(
+                name="shop",
+                address=shop.address.reference,
+                cdc="trigger",
+                system=found.system,
+                timeline=found.timeline,
+                database=found.database,
+            )
+        )
+        stage = StoredStage(tmp_path / "stage")
+        stage.add((1, "a"))
+        yield Kit(catalog, tmp_path, shop, catalog.create_stream_table(stage.new_table))
+
+
+def losing(shop: Shop, step: Callable[..., Any], *, after_commit: bool = False) -> Callable[..., Any]:
+    """A step after which the connection is lost."""
+
+    def lost(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done = step(self, *args, **kwargs)
+        with shop.server.superuser() as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", [shop.name]
+            )
+        if after_commit:
+            raise MillstreamError(Code.DATABASE_UNREACHABLE, "the connection was lost")
+        return done
+
+    return lost
+
+
+def test_the_schema_of_the_bookkeeping_stays_what_it_was(kit: Kit) -> None:
+    kit.servings(Settings(serving_schema="one")).declare(kit.table, TO)
+    assert kit.has("one.serving", "public.totals") == [True, True]
+    kit.servings(Settings(serving_schema="two")).stop(kit.table)
+    assert kit.has("one", "two", "public.totals") == [False, False, False]
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_connection_lost_while_serving_begins_leaves_the_record(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, is_made: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        if is_made:
+            patch.setattr(PostgresSink, "declare", losing(kit.shop, PostgresSink.declare, after_commit=True))
+        else:
+            patch.setattr(Ledger, "add", losing(kit.shop, Ledger.add))
+        with pytest.raises(MillstreamError) as lost:
+            kit.servings().declare(kit.table, TO)
+    assert lost.value.code is Code.DATABASE_UNREACHABLE
+    assert kit.has("public.totals") == [is_made]
+    assert [s.table_id for s in kit.catalog.servings()] == [kit.table.id]
+    kit.servings().stop(kit.table)
+    assert kit.has("public.totals", "millstream") == [False, False]
+    assert kit.catalog.servings() == ()
+
+
+def test_a_database_that_was_never_reached_leaves_no_record(kit: Kit) -> None:
+    with kit.shop.server.superuser() as connection:
+        connection.execute(f'DROP DATABASE "{kit.shop.name}" WITH (FORCE)')
+    with pytest.raises(MillstreamError) as lost:
+        kit.servings().declare(kit.table, TO)
+    assert (lost.value.code, kit.catalog.servings()) == (Code.DATABASE_UNREACHABLE, ())
+
+
+def test_a_table_that_nobody_has_ever_been_served_is_not_in_the_way(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A CREATE that lost its connection takes everything back here, and cannot there."""
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresSink, "declare", losing(kit.shop, PostgresSink.declare, after_commit=True))
+        with pytest.raises(MillstreamError):
+            kit.servings().declare(kit.table, TO)
+    kit.catalog.drop_serving(kit.table.id)
+    kit.catalog.drop_stream_table(TableName.parse("totals"))
+    stage = StoredStage(tmp_path / "again")
+    stage.add((1, "a"))
+    again = kit.catalog.create_stream_table(stage.new_table)
+    kit.servings().declare(again, TO)
+    with kit.shop.connect() as connection:
+        assert connection.execute("SELECT stream_table_id FROM millstream.serving").fetchall() == [(again.id,)]
+        connection.execute("UPDATE millstream.serving SET version = 1")  # from now on it holds what somebody reads
+    kit.catalog.drop_serving(again.id)
+    with pytest.raises(MillstreamError) as refused:
+        kit.servings().declare(again, TO)
+    assert refused.value.code is Code.NAME_TAKEN
+
+
+def test_a_table_that_was_renamed_does_not_survive(kit: Kit) -> None:
+    kit.servings().declare(kit.table, TO)
+    with kit.shop.server.superuser(kit.shop.name) as connection:
+        connection.execute("CREATE SCHEMA aside; GRANT USAGE ON SCHEMA aside TO millstream")
+        connection.execute('ALTER TABLE public.totals RENAME TO "My totals"')
+        connection.execute('ALTER TABLE public."My totals" SET SCHEMA aside; CREATE TABLE public.totals (mine int)')
+    kit.servings().stop(kit.table)
+    assert kit.has('aside."My totals"', "public.totals", "millstream") == [False, True, False]
+
+
+def test_a_table_that_was_restored_from_a_dump_does_not_survive(kit: Kit) -> None:
+    kit.servings().declare(kit.table, TO)
+    with kit.shop.server.superuser(kit.shop.name) as connection:
+        connection.execute("UPDATE millstream.serving SET relation = 'pg_class'::regclass")
+    kit.servings().stop(kit.table)
+    assert kit.has("public.totals", "pg_catalog.pg_class") == [False, True]

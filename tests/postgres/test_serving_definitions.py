@@ -101,6 +101,29 @@ def test_the_schema_of_the_bookkeeping_stays_what_it_was(kit: Kit) -> None:
     assert kit.has("one", "two", "public.totals") == [False, False, False]
 
 
+def test_options_change_where_it_is_served_already(kit: Kit) -> None:
+    servings = kit.servings()
+    servings.declare(kit.table, ServeOptions(TO.to, user_triggers="off", grants=["stranger"]))
+    with kit.shop.server.superuser(kit.shop.name) as connection:
+        connection.execute("GRANT shop_owner TO millstream")
+        connection.execute("REVOKE ALL ON public.totals FROM stranger")
+    try:
+        assert servings.declare(kit.table, ServeOptions("SHOP.totals", owner="shop_owner", grants=["PUBLIC"])) is None
+    finally:
+        with kit.shop.server.superuser() as connection:
+            connection.execute("REVOKE shop_owner FROM millstream")
+    [serving] = kit.catalog.servings()
+    assert (serving.details["user_triggers"], serving.details["grants"]) == ("off", ["stranger", "PUBLIC"])
+    with kit.shop.server.superuser(kit.shop.name) as connection:
+        assert connection.execute("SELECT tableowner FROM pg_tables WHERE tablename = 'totals'").fetchall() == [
+            ("shop_owner",)
+        ]
+        assert connection.execute("SELECT has_table_privilege('stranger', 'totals', 'SELECT')").fetchone() == (True,)
+    with pytest.raises(MillstreamError) as refused:
+        servings.declare(kit.table, ServeOptions("shop.other"))
+    assert refused.value.code is Code.SERVE_FAILED
+
+
 @pytest.mark.parametrize("is_made", [False, True])
 def test_a_connection_lost_while_serving_begins_leaves_the_record(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, is_made: bool

@@ -22,6 +22,7 @@ from millstream.sql.statements import (
     ExplainStreamTable,
     Other,
     RefreshStreamTable,
+    ServeClause,
     ShowStreamTables,
     Target,
     parse_statement,
@@ -105,14 +106,32 @@ class TestOwnStatements:
             (
                 "CREATE STREAM TABLE totals SCHEDULE '1m' SERVE TO shop . public.`to tals` WITH NO DATA AS SELECT 1",
                 CreateStreamTable(
-                    TOTALS, "SELECT 1", 90, schedule="1m", with_no_data=True, serve_to="shop.public.`to tals`"
+                    TOTALS, "SELECT 1", 90, schedule="1m", with_no_data=True, serve=ServeClause("shop.public.`to tals`")
                 ),
             ),
             (
                 'ALTER STREAM TABLE totals SERVE TO shop."Sales".totals;',
-                AlterStreamTable(TOTALS, serve_to='shop."Sales".totals'),
+                AlterStreamTable(TOTALS, serve=ServeClause('shop."Sales".totals')),
             ),
-            ("alter stream table totals serve to shop.totals", AlterStreamTable(TOTALS, serve_to="shop.totals")),
+            (
+                "alter stream table totals serve to shop.totals",
+                AlterStreamTable(TOTALS, serve=ServeClause("shop.totals")),
+            ),
+            (
+                "CREATE STREAM TABLE totals SERVE TO shop.totals with (Owner = app, grants='reader, PUBLIC') "
+                "WITH NO DATA AS SELECT 1",
+                CreateStreamTable(
+                    TOTALS,
+                    "SELECT 1",
+                    108,
+                    with_no_data=True,
+                    serve=ServeClause("shop.totals", "app", ("reader", "PUBLIC")),
+                ),
+            ),
+            (
+                "ALTER STREAM TABLE totals SERVE TO shop.a.totals WITH (user_triggers = 'off')",
+                AlterStreamTable(TOTALS, serve=ServeClause("shop.a.totals", user_triggers="off")),
+            ),
             ("ALTER STREAM TABLE totals STOP SERVING", AlterStreamTable(TOTALS, stop_serving=True)),
             (
                 "ALTER STREAM TABLE totals STOP SERVING CASCADE",
@@ -234,6 +253,13 @@ class TestRefusals:
             ("ALTER STREAM TABLE t SET STATUS ERROR", Code.STATUS_INVALID, 33),
             ("CREATE STREAM TABLE t SERVE TO shop AS SELECT 1", Code.SYNTAX_ERROR, 37),
             ("ALTER STREAM TABLE t SERVE TO 'shop.public.t'", Code.SYNTAX_ERROR, 31),
+            ("ALTER STREAM TABLE t SERVE TO shop.t WITH NO DATA", Code.SYNTAX_ERROR, 38),
+            ("ALTER STREAM TABLE t SERVE TO shop.t WITH (colour = 'red')", Code.SYNTAX_ERROR, 44),
+            ("ALTER STREAM TABLE t SERVE TO shop.t WITH (owner = a, owner = b)", Code.SYNTAX_ERROR, 55),
+            ("ALTER STREAM TABLE t SERVE TO shop.t WITH (owner = )", Code.SYNTAX_ERROR, 52),
+            ("ALTER STREAM TABLE t SERVE TO shop.t WITH (grants = 'a,,b')", Code.SYNTAX_ERROR, 53),
+            ("ALTER STREAM TABLE t SERVE TO shop.t WITH (owner = 'a'", Code.SYNTAX_ERROR, 55),
+            ("ALTER STREAM TABLE t SERVE TO shop.t WITH ()", Code.SYNTAX_ERROR, 44),
             ("ALTER STREAM TABLE t STOP SERVING CASCADE KEEP TABLE", Code.SYNTAX_ERROR, 43),
             ("CREATE STREAM TABLE t DIALECT AS SELECT 1", Code.SYNTAX_ERROR, 34),
             ("ALTER STREAM TABLE t DIALECT spark SET STATUS ACTIVE", Code.SYNTAX_ERROR, 36),

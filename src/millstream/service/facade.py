@@ -14,6 +14,7 @@ from millstream.catalog.models import SourceKind, StreamTable
 from millstream.engine.analyzer import explained
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.errors import Code, MillstreamError
+from millstream.lake import Compiled
 from millstream.naming import TableName, split_name
 from millstream.refresh.full_text import run_text
 from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
@@ -217,11 +218,41 @@ class Millstream:
         schedule: str | None = None,
         refresh_mode: str | None = None,
         dialect: str | None = None,
+        serve_to: str | None = None,
+        user_triggers: str | None = None,
+        owner: str | None = None,
+        grants: Sequence[str] = (),
     ) -> None:
-        """What CREATE OR REPLACE does to a stream table that exists: another definition under the same name."""
+        """What CREATE OR REPLACE does to a stream table that exists: another definition under the same name.
+
+        Args:
+            serve_to: where it is to be served from now on; what it was served as under another name is dropped.
+
+        Raises:
+            MillstreamError: as `create_stream_table` and `alter_stream_table`.
+        """
+        parsed = TableName.parse(name)
+        options = ServeOptions(serve_to, user_triggers, owner, tuple(grants)) if serve_to is not None else None
+        servings = self._engine.servings
+        moves = options is not None and not servings.is_served_as(self._catalog.get(parsed), options.to)
+        if options is not None and moves:
+            servings.check(options)
         meant = dialect or self._engine.definitions.default_dialect(query)
-        self.alter_stream_table(name, query=query, schedule=schedule, refresh_mode=refresh_mode, dialect=meant)
-        self._refresh(TableName.parse(name), InitiatedBy.INITIAL)
+        self._alter(
+            parsed,
+            query=query,
+            schedule=schedule,
+            refresh_mode=refresh_mode,
+            dialect=meant,
+            accept=_anything if moves else servings.refuse_other_columns,
+        )
+        if options is not None:
+            with self._locks.acquire([self._catalog.get(parsed).id]):
+                table = self._catalog.get(parsed)
+                if moves:
+                    servings.stop(table)
+                servings.declare(table, options)
+        self._refresh(parsed, InitiatedBy.INITIAL)
 
     def alter_stream_table(
         self,
@@ -242,7 +273,27 @@ class Millstream:
             MillstreamError: NOT_A_STREAM_TABLE, INCOMPATIBLE_CHANGE, CYCLE, SCHEDULE_INVALID, MODE_INVALID,
                 STATUS_INVALID.
         """
-        parsed = TableName.parse(name)
+        self._alter(
+            TableName.parse(name),
+            query=query,
+            schedule=schedule,
+            refresh_mode=refresh_mode,
+            status=status,
+            dialect=dialect,
+            accept=self._engine.servings.refuse_other_columns if query is not None else _anything,
+        )
+
+    def _alter(
+        self,
+        parsed: TableName,
+        *,
+        query: str | None,
+        schedule: str | None,
+        refresh_mode: str | None,
+        dialect: str | None,
+        accept: Callable[[StreamTable, Compiled], None],
+        status: str | None = None,
+    ) -> None:
         mode = parse_mode(refresh_mode) if refresh_mode is not None else None
         checked = (
             Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds).text
@@ -254,7 +305,6 @@ class Millstream:
             with self._locks.acquire([self._catalog.get(parsed).id]):  # not while it is being refreshed
                 table = self._catalog.get(parsed)
                 if query is not None:
-                    accept = self._engine.servings.refuse_other_columns
                     self._engine.definitions.redefine(table, query, mode, dialect, accept=accept)
                 elif mode is not None and mode is not table.refresh_mode:
                     self._engine.definitions.change_mode(table, mode)
@@ -349,7 +399,8 @@ class Millstream:
         """Have a stream table's result also as a real table of an attached database, from now on.
 
         Args:
-            to: `database.schema.table`, of which nothing is there yet.
+            to: `database.schema.table`, of which nothing is there yet; or the name it is served as already, to change
+                the options that are given.
             user_triggers: `auto` lets triggers that users put on it fire, `off` keeps them from firing; by default the
                 setting of that name.
             owner: a role that shall own it, of which ours is a member.
@@ -362,18 +413,17 @@ class Millstream:
         table = self._catalog.get(TableName.parse(name))
         with self._locks.acquire([table.id]):
             table = self._catalog.get(table.name)
-            self._engine.servings.declare(table, options)
-            if not table.is_populated or table.public_stage.version is None:
-                return  # its first refresh serves it
+            if (
+                self._engine.servings.declare(table, options) is None
+                or not table.is_populated
+                or table.public_stage.version is None
+            ):
+                return  # it is served, or its first refresh serves it
             try:
                 self._engine.server.serve(table, self._engine.workers.here().store)
             except BaseException:
                 self._engine.servings.undo(table)
                 raise
-
-    def is_served_as(self, name: str, to: str) -> bool:
-        """Whether a stream table is served under a name."""
-        return self._engine.servings.is_served_as(self._catalog.get(TableName.parse(name)), to)
 
     def stop_serving(self, name: str, *, cascade: bool = False, keep_table: bool = False) -> None:
         """Drop the table a stream table is served as.
@@ -508,3 +558,7 @@ class Millstream:
             contents = contents.where("__ms_visible")
         contents = contents.select(*layout.outputs)
         return compare(contents, expected, self._settings.verify_relative_tolerance)
+
+
+def _anything(table: StreamTable, compiled: Compiled) -> None:
+    """What nothing outside of the lake depends on may be redefined at will."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.catalog import Catalog
 from millstream.catalog.attached import Serving
@@ -68,13 +68,17 @@ class ServingDefinitions:
                     hint="serve to another name",
                 )
 
-    def declare(self, table: StreamTable, options: ServeOptions) -> Serving:
-        """Make the table in its database, empty, and record it.
+    def declare(self, table: StreamTable, options: ServeOptions) -> Serving | None:
+        """Make the table in its database, empty, and record it; None if it is there, and only has other options now.
 
         Raises:
-            MillstreamError: SERVE_FAILED if it is served already; NAME_TAKEN, PRIVILEGE_MISSING, UNSUPPORTED_TYPE.
+            MillstreamError: SERVE_FAILED if it is served as another already; NAME_TAKEN, PRIVILEGE_MISSING,
+                UNSUPPORTED_TYPE.
         """
         if (present := self._server.serving_of(table)) is not None:
+            if self.is_served_as(table, options.to):
+                self._change(table, present, options)
+                return None
             raise MillstreamError(
                 Code.SERVE_FAILED,
                 f"{table.name} is served as {present.name} already",
@@ -108,6 +112,20 @@ class ServingDefinitions:
                     self._catalog.drop_serving(table.id)
                 raise
         return serving
+
+    def _change(self, table: StreamTable, serving: Serving, options: ServeOptions) -> None:
+        """Give what a stream table is served as the options that were given; others stay as they are."""
+        details = dict(serving.details)
+        if options.user_triggers is not None:
+            details["user_triggers"] = self._triggers(options)
+        if options.owner is not None:
+            details["owner"] = options.owner
+        details["grants"] = list(dict.fromkeys([*details.get("grants", ()), *options.grants]))
+        changed = replace(serving, details=details)
+        if changed != serving:
+            with self._server.sink(changed, table) as sink:
+                sink.grant(target_of(changed))
+            self._catalog.put_serving(changed)
 
     def is_served_as(self, table: StreamTable, to: str) -> bool:
         """Whether a stream table is served under a name already."""

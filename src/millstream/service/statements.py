@@ -29,6 +29,7 @@ from millstream.sql.statements import (
     ExplainStreamTable,
     Other,
     RefreshStreamTable,
+    ServeClause,
     ShowStreamTables,
     Target,
     parse_statement,
@@ -84,10 +85,8 @@ class Statements:
         with _pointing_into(text, s.query, s.query_offset):
             if exists and s.or_replace:
                 self._facade.replace_stream_table(
-                    str(s.name), s.query, schedule=schedule, refresh_mode=mode, dialect=s.dialect
+                    str(s.name), s.query, schedule=schedule, refresh_mode=mode, dialect=s.dialect, **_serving(s.serve)
                 )
-                if s.serve_to is not None and not self._facade.is_served_as(str(s.name), s.serve_to):
-                    self._facade.serve_stream_table(str(s.name), s.serve_to)
             else:
                 self._facade.create_stream_table(
                     str(s.name),
@@ -96,14 +95,15 @@ class Statements:
                     refresh_mode=mode,
                     initialize=not s.with_no_data,
                     dialect=s.dialect,
-                    serve_to=s.serve_to,
+                    **_serving(s.serve),
                 )
         return self._said(f"{s.name} created")
 
     def _alter(self, s: AlterStreamTable, text: str) -> DataFrame:
-        if s.serve_to is not None:
-            self._facade.serve_stream_table(str(s.name), s.serve_to)
-            return self._said(f"{s.name} is served as {s.serve_to}")
+        if s.serve is not None:
+            options = {name: value for name, value in _serving(s.serve).items() if name != "serve_to"}
+            self._facade.serve_stream_table(str(s.name), s.serve.to, **options)
+            return self._said(f"{s.name} is served as {s.serve.to}")
         if s.stop_serving:
             self._facade.stop_serving(str(s.name), cascade=s.cascade, keep_table=s.keep_table)
             return self._said(f"{s.name} is not served")
@@ -364,6 +364,18 @@ class Statements:
                     self._lake.reconcile(new)
             case ("ALTER", "VIEW") | ("CONVERT", _) | (_, "SCRIPT"):
                 self._lake.reconcile(name)
+
+
+def _serving(clause: ServeClause | None) -> dict[str, Any]:
+    """The arguments that say how a stream table is served."""
+    if clause is None:
+        return {}
+    return {
+        "serve_to": clause.to,
+        "user_triggers": clause.user_triggers,
+        "owner": clause.owner,
+        "grants": clause.grants,
+    }
 
 
 @contextmanager

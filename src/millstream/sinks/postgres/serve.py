@@ -28,6 +28,7 @@ from millstream.sinks.postgres.table import (
     create_table,
     drop_table,
     find_table,
+    grant,
     is_ours,
     misfit,
     name_of,
@@ -107,6 +108,15 @@ class PostgresSink:
             refuse_taken(self._connection, target)
             found = create_table(self._connection, target)
             self._ledger.add(self._connection, target, lake_id, stream_table, found.oid, Key.of(target))
+
+    def grant(self, target: Target) -> None:
+        """Give the table to its owner and its readers.
+
+        Raises:
+            MillstreamError: PRIVILEGE_MISSING, SERVE_FAILED.
+        """
+        with told(target), self._connection.transaction():
+            grant(self._connection, target)
 
     def _remove_stillborn(self, target: Target, lake_id: str, live: Collection[str]) -> None:
         found = find_table(self._connection, target)

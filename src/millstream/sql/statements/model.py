@@ -12,6 +12,16 @@ SESSION_CATALOG = "spark_catalog"
 
 
 @dataclass(frozen=True, slots=True)
+class ServeClause:
+    """SERVE TO: where, and with which options; those that were not given are None or empty."""
+
+    to: str
+    owner: str | None = None
+    grants: tuple[str, ...] = ()
+    user_triggers: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CreateStreamTable:
     """CREATE STREAM TABLE. `text[query_offset:]` starts with `query`; clauses that were not given are None."""
 
@@ -23,7 +33,7 @@ class CreateStreamTable:
     or_replace: bool = False
     if_not_exists: bool = False
     with_no_data: bool = False
-    serve_to: str | None = None
+    serve: ServeClause | None = None
     dialect: str | None = None
 
 
@@ -38,7 +48,7 @@ class AlterStreamTable:
     query: str | None = None
     query_offset: int = 0
     dialect: str | None = None
-    serve_to: str | None = None
+    serve: ServeClause | None = None
     stop_serving: bool = False
     cascade: bool = False
     keep_table: bool = False

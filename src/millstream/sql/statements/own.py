@@ -21,19 +21,21 @@ from millstream.sql.statements.model import (
     ExplainStreamTable,
     OwnStatement,
     RefreshStreamTable,
+    ServeClause,
     ShowStreamTables,
 )
 from millstream.sql.statements.scanner import Scanner, stripped
+from millstream.sql.statements.serve_clause import SERVE_FORM, serve_clause
 
 _MODES = " | ".join(RefreshMode)
 _CREATE_FORM = (
     "CREATE [OR REPLACE] STREAM TABLE [IF NOT EXISTS] name [SCHEDULE '1m' | CALCULATED] "
-    f"[REFRESH MODE {_MODES}] [DIALECT 'spark' | 'postgres'] [SERVE TO database.schema.table] [WITH NO DATA] AS query"
+    f"[REFRESH MODE {_MODES}] [DIALECT 'spark' | 'postgres'] [{SERVE_FORM}] [WITH NO DATA] AS query"
 )
 _ALTER_FORM = (
     "ALTER STREAM TABLE name SET SCHEDULE '1m' | SET SCHEDULE CALCULATED | "
     f"SET REFRESH MODE {_MODES} | SET STATUS ACTIVE | SET STATUS SUSPENDED | [DIALECT 'spark' | 'postgres'] AS query | "
-    "SERVE TO database.schema.table | STOP SERVING [CASCADE | KEEP TABLE]"
+    f"{SERVE_FORM} | STOP SERVING [CASCADE | KEEP TABLE]"
 )
 _ATTACH_FORM = "ATTACH POSTGRES 'address' AS name [CDC 'auto' | 'trigger' | 'wal']"
 _MODE = ("refresh mode", tuple(RefreshMode), Code.MODE_INVALID)
@@ -58,7 +60,7 @@ def _create(s: Scanner, or_replace: bool = False) -> CreateStreamTable:
     schedule: str | None = None
     mode: str | None = None
     dialect: str | None = None
-    serve_to: str | None = None
+    serve: ServeClause | None = None
     no_data = False
     while not s.at("AS"):
         if schedule is None and (s.at("SCHEDULE") or s.at("CALCULATED")):
@@ -69,15 +71,15 @@ def _create(s: Scanner, or_replace: bool = False) -> CreateStreamTable:
             dialect = _dialect(s)
         elif not no_data and s.accept("WITH NO DATA"):
             no_data = True
-        elif serve_to is None and s.accept("SERVE TO"):
-            serve_to = _served_name(s)
+        elif serve is None and s.accept("SERVE TO"):
+            serve = serve_clause(s)
         else:
             free = {"SCHEDULE": schedule is None, "REFRESH MODE": mode is None, "DIALECT": dialect is None}
-            free |= {"SERVE TO": serve_to is None, "WITH NO DATA": not no_data}
+            free |= {"SERVE TO": serve is None, "WITH NO DATA": not no_data}
             s.fail(" or ".join([*(c for c, is_free in free.items() if is_free), "AS and the query"]))
     query, offset = _query(s)
     return CreateStreamTable(
-        name, query, offset, schedule, mode, or_replace, if_not_exists, no_data, serve_to=serve_to, dialect=dialect
+        name, query, offset, schedule, mode, or_replace, if_not_exists, no_data, serve=serve, dialect=dialect
     )
 
 
@@ -88,7 +90,7 @@ def _alter(s: Scanner) -> AlterStreamTable:
         query, offset = _query(s)
         return AlterStreamTable(name, query=query, query_offset=offset, dialect=dialect)
     if dialect is None and s.accept("SERVE TO"):
-        return AlterStreamTable(name, serve_to=s.last(_served_name(s)))
+        return AlterStreamTable(name, serve=s.last(serve_clause(s)))
     if dialect is None and s.accept("STOP SERVING"):
         cascade = s.accept("CASCADE")
         keep_table = not cascade and s.accept("KEEP TABLE")
@@ -176,14 +178,6 @@ def _table_name(s: Scanner) -> TableName:
         return TableName.parse(".".join(parts))
     except MillstreamError as e:
         raise s.error(e.code, e.message, e.hint or hint, position) from None
-
-
-def _served_name(s: Scanner) -> str:
-    """A table of an attached database; each part as it was written, in quotes where it was."""
-    tokens = s.name(quotes='`"')
-    if not 2 <= len(tokens) <= 3:
-        s.fail("a table of an attached database, such as shop.public.totals")
-    return ".".join(s.text[t.start : t.end + 1] for t in tokens)
 
 
 def _dialect(s: Scanner) -> str:

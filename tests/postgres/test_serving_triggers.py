@@ -211,9 +211,16 @@ def test_each_new_trigger_is_told_once(shop: Shop) -> None:
     assert "audit_row" in t.notices[0]
 
 
-def test_a_trigger_that_writes_into_a_source_is_told_once(shop: Shop) -> None:
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_a_trigger_that_writes_into_a_source_is_told_once(shop: Shop, is_partitioned: bool) -> None:
     t = served(shop, KEYED, ["k"])
-    t.run("CREATE TABLE public.orders (id bigint)", "GRANT ALL ON public.orders TO millstream")
+    by = " PARTITION BY LIST (id)" if is_partitioned else ""
+    t.run(f"CREATE TABLE public.orders (id bigint){by}", "GRANT ALL ON public.orders TO millstream")
+    if is_partitioned:
+        t.run(
+            "CREATE TABLE public.part PARTITION OF public.orders DEFAULT PARTITION BY LIST (id)",
+            "CREATE TABLE public.leaf PARTITION OF public.part DEFAULT",
+        )
     oid = t.run("SELECT 'public.orders'::regclass::oid::bigint")[0][0]
     t.sources = {oid: "public.orders"}
     t.serve((1, 10))

@@ -27,9 +27,15 @@ WHERE t.tgrelid = %s::oid AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')
 ORDER BY t.tgname
 """
 # What this session has written; it may include what earlier transactions did, so two readings are compared.
+# Writes to a partitioned table are counted where they go, in its leaves.
 _WRITTEN = """
-SELECT relid::bigint, n_tup_ins + n_tup_upd + n_tup_del FROM pg_stat_xact_user_tables
-WHERE relid = ANY(%s::oid[]) AND n_tup_ins + n_tup_upd + n_tup_del > 0
+WITH RECURSIVE parts (source, relation) AS (
+  SELECT s, s FROM unnest(%s::oid[]) AS s
+  UNION SELECT p.source, i.inhrelid FROM parts AS p JOIN pg_inherits AS i ON i.inhparent = p.relation
+)
+SELECT p.source::bigint, sum(w.n_tup_ins + w.n_tup_upd + w.n_tup_del)::bigint
+FROM parts AS p JOIN pg_stat_xact_user_tables AS w ON w.relid = p.relation
+WHERE w.n_tup_ins + w.n_tup_upd + w.n_tup_del > 0 GROUP BY p.source
 """
 
 

@@ -224,7 +224,7 @@ def test_the_table_may_belong_to_another_role(shop: Shop) -> None:
     with pytest.raises(MillstreamError) as caught:
         t.serve((1, 10))
     assert caught.value.code is Code.PRIVILEGE_MISSING
-    assert "GRANT shop_owner" in str(caught.value)
+    assert 'GRANT "shop_owner" TO "millstream";' in str(caught.value)
     t.run("GRANT shop_owner TO millstream")
     try:
         t.again()
@@ -238,14 +238,58 @@ def test_the_table_may_belong_to_another_role(shop: Shop) -> None:
         t.run("REVOKE shop_owner FROM millstream")
 
 
-def test_missing_rights_are_named(shop: Shop) -> None:
+def grants_in(error: MillstreamError) -> list[str]:
+    """The statements to run, each on a line of its own."""
+    assert error.code is Code.PRIVILEGE_MISSING
+    return [line.strip() for line in str(error.hint).splitlines() if line.strip().startswith("GRANT ")]
+
+
+@pytest.mark.parametrize("owner", [None, 'the "Owner"'])
+def test_missing_rights_are_printed_as_statements_that_grant_all_of_them(shop: Shop, owner: str | None) -> None:
     t = served(shop, KEYED, ["k"])
-    t.run("REVOKE CREATE ON SCHEMA public FROM millstream")
+    t.run(
+        f'REVOKE CREATE ON DATABASE "{shop.name}" FROM millstream',
+        "REVOKE USAGE, CREATE ON SCHEMA public FROM millstream, PUBLIC",
+        'DROP ROLE IF EXISTS "the ""Owner"""',
+        'CREATE ROLE "the ""Owner"""',
+    )
+    t.option(owner=owner)
     with pytest.raises(MillstreamError) as caught:
         t.declare()
-    assert caught.value.code is Code.PRIVILEGE_MISSING
-    assert "CREATE ON SCHEMA public" in str(caught.value)
     assert t.run("SELECT to_regclass('millstream.serving')") == [(None,)]
+    grants = grants_in(caught.value)
+    assert len(grants) == (3 if owner is None else 5)
+    t.run(*grants)
+    t.declare()
+    t.serve((1, 10))
+    assert t.rows() == Counter([(1, 10)])
+    t.run('DROP OWNED BY "the ""Owner""" CASCADE', 'DROP ROLE "the ""Owner"""')
+
+
+def test_a_table_that_was_given_away_is_asked_back(shop: Shop) -> None:
+    t = served(shop, KEYED, ["k"])
+    t.serve((1, 10))
+    t.run("ALTER TABLE public.totals OWNER TO shop_owner")
+    with pytest.raises(MillstreamError) as caught:
+        t.serve((1, 11))
+    assert grants_in(caught.value) == ['GRANT "shop_owner" TO "millstream";']
+    t.run("GRANT SELECT, INSERT, UPDATE, DELETE ON public.totals TO millstream")
+    t.again()
+    assert t.rows() == Counter([(1, 11)])
+
+
+def test_a_right_that_a_trigger_lacks_is_its_users_business(shop: Shop) -> None:
+    t = served(shop, KEYED, ["k"])
+    t.serve((1, 10))
+    t.run(
+        "CREATE TABLE public.secret (k bigint)",
+        "CREATE FUNCTION public.f() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO public.secret VALUES (NEW.k); RETURN NULL; END $$",
+        "CREATE TRIGGER f AFTER UPDATE ON public.totals FOR EACH ROW EXECUTE FUNCTION public.f()",
+    )
+    with pytest.raises(MillstreamError) as caught:
+        t.serve((1, 11))
+    assert (grants_in(caught.value), "trigger" in str(caught.value.hint)) == ([], True)
 
 
 def test_a_change_is_notified_of(shop: Shop) -> None:

@@ -10,7 +10,8 @@ import psycopg
 from psycopg import errors
 
 from millstream.errors import Code, MillstreamError
-from millstream.sinks.postgres.target import Target
+from millstream.sinks.postgres.grants import missing_grants
+from millstream.sinks.postgres.target import Connection, Target
 
 _COPIED = re.compile(r"COPY \w+, line \d+, column c(\d+)")
 
@@ -20,8 +21,11 @@ class MisfitError(Exception):
 
 
 @contextmanager
-def told(target: Target) -> Iterator[None]:
-    """Turn PostgreSQL's errors into coded ones.
+def told(connection: Connection, target: Target, bookkeeping: str) -> Iterator[None]:
+    """Turn PostgreSQL's errors into coded ones, around whole transactions.
+
+    Args:
+        bookkeeping: the schema of the ledger.
 
     Raises:
         MillstreamError: DATABASE_UNREACHABLE, PRIVILEGE_MISSING, SERVE_FAILED.
@@ -30,7 +34,9 @@ def told(target: Target) -> Iterator[None]:
         yield
     except errors.InsufficientPrivilege as e:
         raise MillstreamError(
-            Code.PRIVILEGE_MISSING, f"{target.name} cannot be served: {_said(e)}", hint=_grants(target)
+            Code.PRIVILEGE_MISSING,
+            f"{target.name} cannot be served: {_said(e)}",
+            hint=_way_out(e, connection, target, bookkeeping),
         ) from e
     except psycopg.Error as e:
         is_lost = isinstance(e, psycopg.OperationalError) and not e.sqlstate
@@ -72,9 +78,14 @@ def _hint(error: psycopg.Error) -> str:
     return "mend the cause; the next refresh serves what is missing"
 
 
-def _grants(target: Target) -> str:
-    owned = f"; GRANT {target.owner} TO CURRENT_USER" if target.owner else ""
-    return (
-        f"have it granted to the role that serves: GRANT CREATE ON DATABASE, GRANT USAGE, CREATE ON SCHEMA "
-        f"{target.schema}{owned}"
-    )
+def _way_out(error: psycopg.Error, connection: Connection, target: Target, bookkeeping: str) -> str:
+    """The statements that grant what is missing."""
+    if "PL/pgSQL" in (error.diag.context or ""):
+        return "a trigger on the table needs that right; have it granted, or serve with user_triggers = 'off'"
+    try:
+        missing = missing_grants(connection, target, bookkeeping)
+    except psycopg.Error:
+        missing = []
+    if not missing:
+        return "have it granted to the role that serves"
+    return "have an administrator of the database run:\n  " + "\n  ".join(missing)

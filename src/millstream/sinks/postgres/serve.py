@@ -45,6 +45,8 @@ from millstream.sinks.postgres.triggers import (
 )
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import pyarrow as pa
 
 CHANNEL = "millstream_refresh"
@@ -102,7 +104,7 @@ class PostgresSink:
         Raises:
             MillstreamError: NAME_TAKEN, UNKNOWN_TABLE, PRIVILEGE_MISSING, SERVE_FAILED.
         """
-        with told(target), self._connection.transaction():
+        with self._told(target), self._connection.transaction():
             self._ledger.prepare(self._connection)
             self._remove_stillborn(target, lake_id, live)
             refuse_taken(self._connection, target)
@@ -115,7 +117,7 @@ class PostgresSink:
         Raises:
             MillstreamError: PRIVILEGE_MISSING, SERVE_FAILED.
         """
-        with told(target), self._connection.transaction():
+        with self._told(target), self._connection.transaction():
             grant(self._connection, target)
 
     def _remove_stillborn(self, target: Target, lake_id: str, live: Collection[str]) -> None:
@@ -133,7 +135,7 @@ class PostgresSink:
         Raises:
             MillstreamError: SERVE_FAILED, PRIVILEGE_MISSING, DATABASE_UNREACHABLE; the table is as it was.
         """
-        with told(target):
+        with self._told(target):
             while True:
                 try:
                     return self._serve(target, mark, feed)
@@ -270,6 +272,9 @@ class PostgresSink:
 
     # Both
 
+    def _told(self, target: Target) -> AbstractContextManager[None]:
+        return told(self._connection, target, self._ledger.schema)
+
     def _locked(self, target: Target, known: Entry | None) -> Entry | None:
         """The bookkeeping's entry, which nobody else changes until the end of the transaction."""
         self._connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
@@ -310,7 +315,7 @@ class PostgresSink:
         Raises:
             MillstreamError: DEPENDENTS_EXIST if others depend on it in the database, unless `cascade`.
         """
-        with told(target), self._connection.transaction():
+        with self._told(target), self._connection.transaction():
             entry = self._ledger.find(self._connection, target, lock=True)
             if entry is not None and (named := self._whichever(target, entry)) is not None:
                 drop_table(self._connection, named, cascade=cascade)
@@ -330,7 +335,7 @@ class PostgresSink:
 
     def release(self, target: Target) -> None:
         """Leave the table to its users as it is, and forget it."""
-        with told(target), self._connection.transaction():
+        with self._told(target), self._connection.transaction():
             self._ledger.remove(self._connection, target)
 
 

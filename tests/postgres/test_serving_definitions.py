@@ -19,6 +19,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.lake.served_key import ServedKey
 from millstream.naming import TableName
 from millstream.refresh.serving import TableServer
+from millstream.service.notices import NoticeWarning
 from millstream.service.serving import ServeOptions, ServingDefinitions
 from millstream.settings import Settings
 from millstream.sinks.postgres.ledger import Ledger
@@ -122,6 +123,20 @@ def test_options_change_where_it_is_served_already(kit: Kit) -> None:
     with pytest.raises(MillstreamError) as refused:
         servings.declare(kit.table, ServeOptions("shop.other"))
     assert refused.value.code is Code.SERVE_FAILED
+
+
+@pytest.mark.parametrize("chosen", ["table", "setting"])
+def test_on_is_an_old_name_of_auto(kit: Kit, chosen: str) -> None:
+    servings = kit.servings(Settings(user_triggers="on") if chosen == "setting" else None)
+    with pytest.warns(NoticeWarning, match="old name"):
+        servings.declare(kit.table, ServeOptions(TO.to, user_triggers="ON" if chosen == "table" else None))
+    assert [s.details["user_triggers"] for s in kit.catalog.servings()] == ["auto"]
+
+
+def test_other_ways_to_treat_triggers_are_refused(kit: Kit) -> None:
+    with pytest.raises(MillstreamError) as refused:
+        kit.servings().declare(kit.table, ServeOptions(TO.to, user_triggers="perhaps"))
+    assert (refused.value.code, kit.catalog.servings()) == (Code.SETTING_INVALID, ())
 
 
 @pytest.mark.parametrize("is_made", [False, True])

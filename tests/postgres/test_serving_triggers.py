@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar, Self
 
+import psycopg
 import pytest
-from serving_kit import BAG, KEYED, Table, served
+from serving_kit import BAG, KEYED, LEDGER, Table, served
 from shops import Shop
 
 from millstream.errors import Code, MillstreamError
+from millstream.sinks.postgres.serve import PostgresSink
 from millstream.sinks.postgres.target import UserTriggers
 from millstream.sources.postgres.installed import BufferSettings
 from millstream.testing.postgres_server import Server
@@ -260,4 +263,31 @@ def test_deferred_constraint_triggers_and_foreign_keys_hold(shop: Shop) -> None:
     with pytest.raises(MillstreamError) as caught:
         t.serve((3, 30))
     assert caught.value.code is Code.SERVE_FAILED
+    assert t.rows() == Counter([(1, 11), (3, 30)])
+
+
+class Noting(psycopg.Cursor[Any]):
+    """A cursor that takes down what changes the served table."""
+
+    changes: ClassVar[list[str]] = []
+
+    def execute(self, query: Any, *args: Any, **kwargs: Any) -> Self:
+        text = query.as_string(self) if isinstance(query, psycopg.sql.Composable) else str(query)
+        found = re.findall(r'(MERGE|DELETE|UPDATE|INSERT)(?: INTO| FROM)?(?: ONLY)? "public"."totals"', text)
+        self.changes.extend(found)
+        return super().execute(query, *args, **kwargs)
+
+
+@pytest.mark.parametrize("has_trigger", [False, True])
+def test_one_merge_without_triggers_and_three_statements_with_one(shop: Shop, has_trigger: bool) -> None:
+    t = served(shop, KEYED, ["k"])
+    t.serve((1, 10), (2, 20))
+    if has_trigger:
+        audited(t)
+    t.put((1, 11), (3, 30))
+    Noting.changes.clear()
+    with psycopg.connect(shop.address.conninfo(), autocommit=True, cursor_factory=Noting) as connection:
+        done = PostgresSink(connection, LEDGER).serve(t.target, t.mark, t.feed)
+    assert Noting.changes == (["DELETE", "UPDATE", "INSERT"] if has_trigger else ["MERGE"])
+    assert (done.counts.deleted, done.counts.updated, done.counts.inserted) == (1, 1, 1)
     assert t.rows() == Counter([(1, 11), (3, 30)])

@@ -32,6 +32,7 @@ class Feed:
     versions: list[Counter[Row]] = field(default_factory=lambda: [Counter()])
     full: set[int] = field(default_factory=set)
     lake: str = "first"
+    is_large: bool = False
 
     def commit_id(self, version: int) -> str | None:
         return f"{self.lake} {version}"
@@ -42,13 +43,22 @@ class Feed:
         weighted = self.schema.append(pa.field(naming.WEIGHT, pa.int64()))
         return pa.Table.from_arrays([*arrays, pa.array(list(rows.values()), pa.int64())], schema=weighted)
 
-    def delta(self, after: int) -> pa.Table | str:
+    def delta(self, after: int) -> pa.Table | Iterable[pa.Table] | str:
         if any(v > after for v in self.full):
             return "NO_DELTA: the stream table was recomputed"
         old, new = self.versions[after], self.versions[-1]
+        if self.is_large:
+            return self.pieces(old, new)
         net = Counter(new)
         net.subtract(old)
         return self.table(Counter({row: w for row, w in net.items() if w}))
+
+    def pieces(self, old: Counter[Row], new: Counter[Row]) -> Iterable[pa.Table]:
+        """All that goes and comes, row by row, in pieces; what stays too."""
+        moves = [*((row, 1) for row in new.elements()), *((row, -w) for row, w in old.items())]
+        for start in range(0, len(moves), 3):
+            piece = moves[start : start + 3]
+            yield pa.concat_tables([self.table(Counter({row: w})) for row, w in piece])
 
     def contents(self) -> Iterable[pa.Table]:
         rows = list(self.versions[-1].elements())

@@ -28,16 +28,18 @@ MEDDLING = st.sampled_from(["nothing", "nothing", "VACUUM FULL public.{}", "VACU
 
 @dataclass(frozen=True)
 class Step:
-    """The next result, whether it is a full one, whether it is served at once, and what others do before."""
+    """The next result, whether it is a full one, or large, whether it is served at once, and what others do before."""
 
     rows: Sequence[Row]
     full: bool
+    is_large: bool
     is_served: bool
     meddling: str
 
 
 def steps(rows: st.SearchStrategy[list[Row]]) -> st.SearchStrategy[list[Step]]:
-    return st.lists(st.builds(Step, rows, st.booleans(), st.sampled_from([True, True, False]), MEDDLING), max_size=6)
+    kinds = (st.sampled_from([True, False, False]), st.booleans(), st.sampled_from([True, True, False]))
+    return st.lists(st.builds(Step, rows, *kinds, MEDDLING), max_size=6)
 
 
 def check(shop: Shop, schema: object, key: list[str] | None, off: bool, triggers: str, given_steps: list[Step]) -> None:
@@ -56,6 +58,7 @@ def check(shop: Shop, schema: object, key: list[str] | None, off: bool, triggers
     for step in given_steps:
         if step.meddling != "nothing":
             t.run(step.meddling.format(name))
+        t.feed.is_large = step.is_large
         t.put(*step.rows, full=step.full)
         if step.is_served:
             t.again()
@@ -100,6 +103,7 @@ def test_bags_that_a_trigger_makes_all_alike(shop: Shop, given_steps: list[Step]
         f"CREATE TRIGGER f BEFORE INSERT ON public.{name} FOR EACH ROW EXECUTE FUNCTION public.{name}()",
     )
     for step in given_steps:
+        t.feed.is_large = step.is_large
         done = t.serve(*step.rows, full=step.full)
         if done.mode == "FULL":
             assert t.rows() == Counter(step.rows)

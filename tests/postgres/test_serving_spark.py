@@ -259,9 +259,7 @@ def test_large_results_go_through_files(lake: Lake, shop: Shop, monkeypatch: pyt
     ]
     lake.sql("INSERT INTO orders VALUES (5, 'eve', 7.00)")
     lake.ms.refresh_stream_table("wide")
-    assert query(shop, "SELECT mode, split_part(reason, ':', 1) FROM millstream.served_tables") == [
-        ("FULL", "LARGE_DELTA")
-    ]
+    assert query(shop, "SELECT mode FROM millstream.served_tables") == [("DIFFERENTIAL",)]
     assert query(shop, "SELECT count(*) FROM public.wide") == [(5,)]
     assert not list((lake.root / "serving").glob("*"))
 

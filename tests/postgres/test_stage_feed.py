@@ -37,14 +37,19 @@ def test_a_delta_lies_between_two_versions(stage: StoredStage, table: StreamTabl
     assert weights(delta) == Counter({(2, None): 2})
 
 
-def test_more_changes_than_fit_into_memory_are_no_delta(
+def test_more_changes_than_fit_into_memory_come_in_pieces(
     stage: StoredStage, table: StreamTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millstream.refresh.serving._MAX_COLLECTED_ROWS", 3)
+    monkeypatch.setattr("millstream.refresh.serving._BATCH_ROWS", 3)
     first, second = stage.add((1, "a")), stage.add((2, "b"), (3, "c"), (4, "d"))
     last = stage.add((5, "e"))
     assert isinstance(stage.feed(at(table, second)).delta(first), pa.Table)
-    assert stage.feed(at(table, last)).delta(first) == "LARGE_DELTA: 4 changes"
+    large = stage.feed(at(table, last)).delta(first)
+    assert not isinstance(large, pa.Table | str)
+    pieces = [weights(piece) for piece in large]
+    assert [piece.total() for piece in pieces] == [3, 1]
+    assert sum(pieces, Counter()) == Counter([(2, "b"), (3, "c"), (4, "d"), (5, "e")])
 
 
 def test_a_version_of_a_restored_lake_is_another_one(stage: StoredStage, table: StreamTable, tmp_path: Path) -> None:

@@ -32,10 +32,12 @@ from millstream.settings import Settings
 from millstream.sources.delta import DeltaInput
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from millstream.sinks.postgres.serve import PostgresSink, Served
     from millstream.sinks.postgres.target import Connection, Target
 
-# a result of more rows goes through files instead of the driver's memory, and takes the place of a delta of more rows
+# a result or change of more rows goes through files instead of the driver's memory
 _MAX_COLLECTED_ROWS = 200_000
 _BATCH_ROWS = 50_000
 SERVING_SCHEMA = "serving_schema"
@@ -79,8 +81,8 @@ class StageFeed:
         """What tells a version from the same one of a lake that was restored; None if it is not known any more."""
         return self.store.commit_id(self.table.public_stage.path, version)
 
-    def delta(self, after: int) -> pa.Table | str:
-        """The net change since a version; or the reason why there is none."""
+    def delta(self, after: int) -> pa.Table | Iterable[pa.Table] | str:
+        """The change since a version, one that is large in pieces; or the reason why there is none."""
         path, upto = self.table.public_stage.path, self.version
         columns = [*dict.fromkeys(self._outputs), *([naming.VISIBLE] if self._hides_rows else [])]
         summary = self.store.classify(path, after, upto, columns)
@@ -88,15 +90,20 @@ class StageFeed:
             return "NO_DELTA: the stream table was recomputed"
         if not summary.kind.has_delta:
             return f"NO_DELTA: {summary.reason}"
-        if summary.feed_rows > _MAX_COLLECTED_ROWS:
-            return f"LARGE_DELTA: {summary.feed_rows} changes"
         changes = self.store.changes(path, after, upto, columns)
         if changes.arrow is not None:
             rows = changes.arrow
-        else:  # the log's count may be an estimate by the files' sizes
+            if rows.num_rows <= _MAX_COLLECTED_ROWS:
+                return self._shown(rows)
+            return map(self._shown, (rows.slice(i, _BATCH_ROWS) for i in range(0, rows.num_rows, _BATCH_ROWS)))
+        if summary.feed_rows <= _MAX_COLLECTED_ROWS:  # which may be an estimate by the files' sizes
             rows = changes.frame.limit(_MAX_COLLECTED_ROWS + 1).toArrow()
-            if rows.num_rows > _MAX_COLLECTED_ROWS:
-                return f"LARGE_DELTA: more than {_MAX_COLLECTED_ROWS} changes"
+            if rows.num_rows <= _MAX_COLLECTED_ROWS:
+                return self._shown(rows)
+        return map(self._shown, self._spilled(changes.frame))
+
+    def _shown(self, rows: pa.Table) -> pa.Table:
+        """The part of a change that users see."""
         if self._hides_rows:
             rows = rows.filter(pc.fill_null(rows[naming.VISIBLE], fill_value=False))
         wanted = [*self._outputs, naming.WEIGHT]
@@ -113,6 +120,11 @@ class StageFeed:
         if rows is not None and rows <= _MAX_COLLECTED_ROWS:
             yield frame.toArrow().cast(self.schema)
             return
+        for piece in self._spilled(frame):
+            yield piece.select(self._names).cast(self.schema)
+
+    def _spilled(self, frame: DataFrame) -> Iterator[pa.Table]:
+        """Rows in pieces, through files."""
         directory = self.spill / f"serving-{uuid.uuid4().hex[:8]}"
         try:
             frame.write.parquet(str(directory))
@@ -120,7 +132,7 @@ class StageFeed:
             options = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
             files = ds.dataset(directory, format=ds.ParquetFileFormat(read_options=options))
             for batch in files.to_batches(batch_size=_BATCH_ROWS):
-                yield pa.Table.from_batches([batch]).select(self._names).cast(self.schema)
+                yield pa.Table.from_batches([batch])
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from millstream import naming
 from millstream.sinks.postgres.encode import lines_of
 from millstream.sinks.postgres.failures import MisfitError
-from millstream.sinks.postgres.target import Target
+from millstream.sinks.postgres.moves import Counts
+from millstream.sinks.postgres.staging import stage
+from millstream.sinks.postgres.target import Connection, Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +38,21 @@ class Change:
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
         return not self.puts and not self.gone
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What is staged: how many rows come, take another's place and go, and which of the key's columns have NULLs."""
+
+    counts: Counts
+    null_keys: frozenset[str]
+
+
+def stage_change(connection: Connection, target: Target, change: Change, new: str) -> Staged:
+    """Stage a change; `new` is the op of a row that takes no other's place."""
+    puts = [("P" if i < change.replaced else new, line) for i, line in enumerate(change.puts)]
+    stage(connection, target, [*(("D", line) for line in change.gone), *puts])
+    return Staged(Counts(len(change.puts) - change.replaced, change.replaced, len(change.gone)), change.null_keys)
 
 
 def net_change(target: Target, zset: pa.Table) -> Change:

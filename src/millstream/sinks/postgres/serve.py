@@ -6,21 +6,24 @@ is exactly at the version it says, and the next call goes on from there: nothing
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from psycopg import errors, sql
 
 from millstream.errors import Code, MillstreamError
 from millstream.sinks.postgres import by_key, by_place, rewrite
-from millstream.sinks.postgres.changes import Change, net_change
+from millstream.sinks.postgres.changes import Change, net_change, stage_change
 from millstream.sinks.postgres.encode import lines_of
 from millstream.sinks.postgres.failures import MisfitError, told
 from millstream.sinks.postgres.keys import Key, declare_key, revoke_key
+from millstream.sinks.postgres.large_changes import stage_pieces
 from millstream.sinks.postgres.ledger import Entry, Ledger
 from millstream.sinks.postgres.moves import Counts, move
+from millstream.sinks.postgres.news import CHANNEL, message
+from millstream.sinks.postgres.no_delta import Feed, no_delta
 from millstream.sinks.postgres.staging import stage
 from millstream.sinks.postgres.table import (
     MERGE,
@@ -47,25 +50,8 @@ from millstream.sinks.postgres.triggers import (
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    import pyarrow as pa
-
-CHANNEL = "millstream_refresh"
-"""Where each change of a served table is notified of."""
 _LOCK_TIMEOUT = "60s"
 NONE, DIFFERENTIAL, FULL = "NONE", "DIFFERENTIAL", "FULL"
-
-
-class Feed(Protocol):
-    """Where the rows come from: the stream table's public stage."""
-
-    def commit_id(self, version: int) -> str | None:
-        """What tells a version from the same one of a lake that was restored; None if it is not known any more."""
-
-    def delta(self, after: int) -> pa.Table | str:
-        """The net change since a version, with `naming.WEIGHT`; or the reason why there is none."""
-
-    def contents(self) -> Iterable[pa.Table]:
-        """All rows at the present version, in pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +130,7 @@ class PostgresSink:
 
     def _serve(self, target: Target, mark: Mark, feed: Feed) -> Served:
         known = self._ledger.find(self._connection, target)
-        reason = _no_delta(known, target, mark, feed)
+        reason = no_delta(known, target, mark, feed)
         if known is not None and not reason:
             assert known.version is not None
             if known.version == mark.version and self._is_there(target, known):
@@ -153,7 +139,8 @@ class PostgresSink:
             try:
                 if isinstance(delta, str):
                     raise MisfitError(delta)
-                return self._apply(target, mark, known, net_change(target, delta))
+                change = net_change(target, delta) if isinstance(delta, pa.Table) else delta
+                return self._apply(target, mark, known, change)
             except MisfitError as misfits:
                 reason = str(misfits)
             except errors.UniqueViolation as e:  # of the table itself; one inside of a trigger is its user's business
@@ -173,7 +160,7 @@ class PostgresSink:
 
     # A delta
 
-    def _apply(self, target: Target, mark: Mark, known: Entry, change: Change) -> Served:
+    def _apply(self, target: Target, mark: Mark, known: Entry, change: Change | Iterable[pa.Table]) -> Served:
         connection = self._connection
         with connection.transaction():
             entry = self._locked(target, known)
@@ -181,7 +168,7 @@ class PostgresSink:
             if entry is None or found is None or found.oid != entry.relation:
                 raise MisfitError("SERVED_MISSING: the served table was dropped or replaced")
             _require_fit(target, found)
-            if change.is_empty:
+            if isinstance(change, Change) and change.is_empty:
                 return self._touched(target, mark, entry)
             self._lock(target, "ROW EXCLUSIVE")
             triggers = user_triggers(connection, found.oid)
@@ -199,12 +186,19 @@ class PostgresSink:
             return self._record(target, mark, entry, done, live, written, by_place=places is not None)
 
     def _move(
-        self, target: Target, found: Found, change: Change, live: tuple[UserTrigger, ...], places: sql.Identifier | None
+        self,
+        target: Target,
+        found: Found,
+        change: Change | Iterable[pa.Table],
+        live: tuple[UserTrigger, ...],
+        places: sql.Identifier | None,
     ) -> Counts:
         connection = self._connection
         new = "A" if target.key is not None and places is None else "P"
-        puts = [("P" if i < change.replaced else new, line) for i, line in enumerate(change.puts)]
-        stage(connection, target, [*(("D", line) for line in change.gone), *puts])
+        if isinstance(change, Change):
+            staged = stage_change(connection, target, change, new)
+        else:
+            staged = stage_pieces(connection, target, change, new)
         may_veto = any(t.may_veto for t in live)
         if places is not None:
             by_place.locate(connection, target, places)
@@ -212,10 +206,10 @@ class PostgresSink:
             by_place.record(connection, places)
             return counts
         if live or found.has_rules or connection.info.server_version < MERGE:
-            by_key.locate(connection, target, change.null_keys)
+            by_key.locate(connection, target, staged.null_keys)
             return move(connection, target, by_place=False, may_veto=may_veto or found.has_rules)
-        by_key.merge(connection, target, change.null_keys)
-        return Counts(len(change.puts) - change.replaced, change.replaced, len(change.gone))
+        by_key.merge(connection, target, staged.null_keys)
+        return staged.counts
 
     # The whole
 
@@ -278,6 +272,7 @@ class PostgresSink:
     def _locked(self, target: Target, known: Entry | None) -> Entry | None:
         """The bookkeeping's entry, which nobody else changes until the end of the transaction."""
         self._connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
+        self._connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # rows may be long in coming
         entry = self._ledger.find(self._connection, target, lock=True)
         if entry != known:
             raise _OvertakenError
@@ -303,7 +298,7 @@ class PostgresSink:
         self._ledger.move(
             self._connection, target, mark, done.mode, done.reason, by_place=by_place, told=entry.told | said.keys()
         )
-        self._connection.execute("SELECT pg_notify(%s, %s)", [CHANNEL, _message(target, mark, done)])
+        self._connection.execute("SELECT pg_notify(%s, %s)", [CHANNEL, message(target, mark, done.mode, done.counts)])
         new = tuple(text for key, text in said.items() if key not in entry.told)
         return Served(done.mode, done.counts, done.reason, new)
 
@@ -339,27 +334,6 @@ class PostgresSink:
             self._ledger.remove(self._connection, target)
 
 
-def _no_delta(known: Entry | None, target: Target, mark: Mark, feed: Feed) -> str:
-    """Why the recorded version and the present one have no delta between them; empty if they may have."""
-    if known is None or known.version is None:
-        return "INITIAL"
-    if known.stage_id != mark.stage_id:
-        return "QUERY_ALTERED: the stream table is stored anew"
-    if known.version > mark.version:
-        return "STORED_CHANGED: the served table is ahead of the stream table, which was restored"
-    if known.commit_id != feed.commit_id(known.version):
-        return f"STORED_CHANGED: the stream table was restored, and its version {known.version} is another one now"
-    if known.key != Key.of(target):
-        return f"KEY_CHANGED: {_said(target)}"
-    return ""
-
-
-def _said(target: Target) -> str:
-    if target.key is None:
-        return "the result has no key now"
-    return f"the result's key is ({', '.join(target.key)}) now, {'never' if target.is_key_total else 'perhaps'} NULL"
-
-
 def _needs_places(target: Target, triggers: tuple[UserTrigger, ...]) -> bool:
     return not target.is_keyed or any(t.may_alter for t in triggers)
 
@@ -371,19 +345,3 @@ def _require_fit(target: Target, found: Found) -> None:
             f"{target.name} is not as it was made: {what}",
             hint="undo that, or STOP SERVING and SERVE TO it again",
         )
-
-
-def _message(target: Target, mark: Mark, done: Served) -> str:
-    return json.dumps(
-        {
-            "stream_table": mark.stream_table,
-            "schema": target.schema,
-            "table": target.table,
-            "mode": done.mode,
-            "rows_inserted": done.counts.inserted,
-            "rows_updated": done.counts.updated,
-            "rows_deleted": done.counts.deleted,
-            "refresh_id": mark.refresh_id,
-            "data_timestamp": mark.data_timestamp.isoformat(),
-        }
-    )

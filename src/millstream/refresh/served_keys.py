@@ -35,12 +35,12 @@ class ServedKeys:
 
     def _known(self, name: str) -> Known:
         """What is known of a source: of a stream table by its query, of a captured table by its key."""
-        for capture in self._catalog.captures():
+        parsed = TableName.parse(name)
+        for capture in self._catalog.captures(parsed.database) if parsed.database is not None else ():
             if capture.name == name:
                 key = frozenset(c.lower() for c in capture.key)
                 never = frozenset(str(c).lower() for c in capture.details.get("not_null") or ())
                 return Known(key or None, key | never)
-        parsed = TableName.parse(name)
         upstream = self._catalog.find(parsed)
         if upstream is not None:
             compiled = self._compiled(upstream)

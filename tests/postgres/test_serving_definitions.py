@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,14 +39,15 @@ class Kit:
     root: Path
     shop: Shop
     table: StreamTable
+    server: TableServer | None = None
 
     def servings(self, settings: Settings | None = None) -> ServingDefinitions:
         """What a process with these settings has."""
         settings = settings or Settings()
-        server = TableServer(
+        self.server = TableServer(
             self.catalog, settings, self.root / "spill", lambda _: ServedKey(("k",), is_total=False), lambda _: None
         )
-        return ServingDefinitions(self.catalog, DriverOnly(settings), server, settings)  # type: ignore[arg-type]
+        return ServingDefinitions(self.catalog, DriverOnly(settings), self.server, settings)  # type: ignore[arg-type]
 
     def has(self, *names: str) -> list[bool]:
         """Whether the database has those tables and schemas."""
@@ -123,6 +125,21 @@ def test_options_change_where_it_is_served_already(kit: Kit) -> None:
     with pytest.raises(MillstreamError) as refused:
         servings.declare(kit.table, ServeOptions("shop.other"))
     assert refused.value.code is Code.SERVE_FAILED
+
+
+def test_a_database_that_is_detached_is_left_alone(kit: Kit) -> None:
+    kit.servings().declare(kit.table, TO)
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND usename = 'millstream'"
+    attached = kit.catalog.find_database("shop")
+    assert kit.server is not None
+    assert attached is not None
+    with kit.shop.server.superuser() as connection:
+        assert connection.execute(sessions, [kit.shop.name]).fetchone() == (1,)
+        kit.server.disconnect(attached)
+        until = time.monotonic() + 10
+        while connection.execute(sessions, [kit.shop.name]).fetchone() != (0,):
+            assert time.monotonic() < until
+            time.sleep(0.02)
 
 
 @pytest.mark.parametrize("chosen", ["table", "setting"])

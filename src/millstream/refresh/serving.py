@@ -181,6 +181,12 @@ class TableServer:
                 connection.close()
             self._idle.clear()
 
+    def disconnect(self, attached: AttachedDatabase) -> None:
+        """Give the connections to a database back: its owner may want to drop it."""
+        with self._lock:
+            for connection in self._idle.pop(_place(attached), []):
+                connection.close()
+
     def serving_of(self, table: StreamTable) -> Serving | None:
         """Where a stream table is served, or None."""
         return next((s for s in self._catalog.servings() if s.table_id == table.id), None)

@@ -359,11 +359,14 @@ class Millstream:
         Raises:
             MillstreamError: NOT_ATTACHED, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
         """
-        database = self._attaching.get(name).name
+        attached = self._attaching.get(name)
+        database = attached.name
         for table in self._attaching.dependents(database) if cascade else ():
             if self._catalog.find(table) is not None:  # it may have gone with one before it
                 self._drop(table, cascade=True, lost=database if forget else None)
         self._attaching.detach(database, forget=forget)
+        if self._started is not None:
+            self._started.server.disconnect(attached)
 
     def detach_script(self, name: str) -> str:
         """The SQL that removes what millstream made in a database, for its owner to run without millstream.

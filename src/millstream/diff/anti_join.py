@@ -5,7 +5,8 @@ Delta rule: with `n(l)` the number of partners of a row now and `d(l)` its chang
     `delta(L ▷ R) = new(L) ⋉ delta(R), weighted by [n = 0] − [n − d = 0]  +  delta(L), weighted by [n − d = 0]`.
     A row enters the result when it lost its last partner, and leaves when it gained its first. Where the right input
     did not change that is `delta(L) ▷ R`.
-State kept: none; `n` is counted for the affected rows only.
+State kept: none; `n` is counted for the affected rows only. Where the right input is joined together, the columns of
+    the condition, with the number of rows of each value, are a hidden stage, and the join reads that.
 Cost: one probe of the right input for the affected rows, and one of the left input where the right one changed.
 NULL and duplicate behaviour: a NULL condition is no partner; partners are counted with their weights, so that
     removing one of two equal partners flips nothing.

@@ -3,7 +3,8 @@
 Semantics: the rows of the left input with a partner in the right one, each as often as it is there.
 Delta rule: `delta(L ⋉ R) = new(L) ⋉ delta(R), weighted by [n > 0] − [n − d > 0]  +  delta(L), weighted by [n − d > 0]`,
     with `n` the number of partners of a row now and `d` its change: as the anti join's.
-State kept: none; `n` is counted for the affected rows only.
+State kept: none; `n` is counted for the affected rows only. Where the right input is joined together, the columns of
+    the condition, with the number of rows of each value, are a hidden stage, and the join reads that.
 Cost: one probe of the right input for the affected rows, and one of the left input where the right one changed.
 NULL and duplicate behaviour: as the anti join's.
 Falls back when: never.

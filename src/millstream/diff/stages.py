@@ -2,6 +2,9 @@
 
 One at the top, with the filters and projections on it, is the stage the user sees. One further down becomes a hidden
 stage, which the stages above read like a table: each level then costs what changed in it.
+
+So do the keys by which a semi or anti join finds its partners, where these are joined together: counted once and
+stored, they need not be joined again for each row that may have gained or lost one.
 """
 
 from __future__ import annotations
@@ -17,13 +20,35 @@ from millstream.diff.bag import BagStage
 from millstream.diff.keyed import KeyedStage
 from millstream.diff.partition import PartitionStage
 from millstream.diff.recursive import RecursiveStage
-from millstream.ops import Aggregate, Filter, Item, Project, Recursion, Relation, Scan, UnionAll, Window, walk
+from millstream.ops import (
+    Aggregate,
+    AntiJoin,
+    Filter,
+    InnerJoin,
+    Item,
+    OuterJoin,
+    Project,
+    Recursion,
+    Relation,
+    Scan,
+    SemiJoin,
+    UnionAll,
+    Window,
+    walk,
+)
 from millstream.ops.clock import tells_time
 from millstream.ops.expressions import all_of, col, keep, substitute
+from millstream.ops.relations import referenced
 from millstream.ops.walk import with_children
 
 AnyStage = BagStage | KeyedStage | PartitionStage | RecursiveStage
 PUBLIC = "result"
+
+# equal values of these are one value; of others a group shows any of those that are equal
+_TOLD_APART = {
+    *("boolean", "tinyint", "smallint", "int", "bigint"),
+    *("string", "binary", "date", "timestamp", "timestamp_ntz"),
+}
 
 
 @dataclass(frozen=True)
@@ -117,6 +142,7 @@ class _Hidden:
                     done[node] = self._scan(node, lambda: self.recursive(node, tuple(c.name for c in node.columns)))
                 else:
                     done[node] = with_children(node, tuple(visit(child) for child in node.children))
+                    done[node] = self._with_counted_partners(done[node])
             return done[node]
 
         return visit(relation)
@@ -146,6 +172,16 @@ class _Hidden:
         missing = [c for c in below.columns if c.name in window.partition and c.name not in kept]
         return Project(below, (*node.items, *keep(missing)))
 
+    def _with_counted_partners(self, node: Relation) -> Relation:
+        """A semi or anti join with the distinct keys of its right input in its place, where that is joined together."""
+        if not isinstance(node, SemiJoin | AntiJoin):
+            return node
+        keys = [c for c in node.right.columns if c.name in referenced(node.condition)]
+        is_joined = any(isinstance(n, InnerJoin | OuterJoin | SemiJoin | AntiJoin) for n in walk(node.right))
+        if not (keys and is_joined and all(_is_told_apart(c.type) for c in keys)):
+            return node
+        return dataclasses.replace(node, right=self._aggregated(Aggregate(node.right, keep(keys), ())))
+
     def _aggregated(self, node: Aggregate) -> Relation:
         items = tuple(Item(col(c.name), c) for c in node.schema)
         return self._scan(node, lambda: KeyedStage(node, None, items))
@@ -159,6 +195,10 @@ class _Hidden:
             self.stages[node] = _named(f"{naming.RESERVED_PREFIX}stage_{len(self.stages) + 1}", stage)
         found = self.stages[node]
         return Scan(found.name, found.stage.layout.outputs, node.schema)
+
+
+def _is_told_apart(type_: str) -> bool:
+    return type_ in _TOLD_APART or type_.startswith("decimal(")
 
 
 def _is_cheap(relation: Relation) -> bool:

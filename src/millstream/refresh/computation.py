@@ -95,6 +95,7 @@ class Computation:
             before = stored_version(stage)
             counts = Counts()
             after = self.committed_version(stage, intent)
+            is_seen = after is not None  # of a commit from before a crash nobody knows
             moved = frozenset(changed) & frozenset(named.inputs)
             if after is None and moved:
                 run = StageRun(
@@ -120,8 +121,9 @@ class Computation:
                         raise
                     return self._differentiate(plan, intent, cost, is_large=True)
                 after = commit.version if commit is not None else None
+                is_seen = counts != Counts()
             versions[stage.id] = before if after is None else after
-            if after is not None and not stage.is_public:
+            if is_seen and not stage.is_public:
                 changed.add(named.name)
             inputs[named.name] = _stage_input(named.name, stage, named.stage.layout.outputs, before, versions[stage.id])
         return versions, counts

@@ -104,7 +104,12 @@ class _Narrowing:
         types = {c.name: c for c in asked.columns}
         # a semi join does not mind a key that comes twice, and to drop it would take an exchange
         keys = renamed(Project(asked, keep(types[n] for n in names)), KEY)
-        return self._restricted(relation, keys, substitute(all_of(ties), {n: col(n + KEY) for n in names}))
+        condition = substitute(all_of(ties), {n: col(n + KEY) for n in names})
+        if isinstance(relation, UnionAll) and _is_plain(relation):
+            # a change among the inputs is small as it is, and so it stays what other places read
+            parts = (i if self._is_small(i) else self._restricted(i, keys, condition) for i in relation.inputs)
+            return UnionAll(tuple(parts))
+        return self._restricted(relation, keys, condition)
 
     def _restricted(self, relation: Relation, keys: Relation, condition: exp.Expr) -> Relation:
         """The rows with a partner among the keys, restricted as far down as possible."""
@@ -124,7 +129,7 @@ class _Narrowing:
                 return self._looked_up(
                     dataclasses.replace(relation, left=self._restricted(relation.left, keys, condition))
                 )
-            case UnionAll() if len({tuple(c.name for c in i.columns) for i in relation.inputs}) == 1:
+            case UnionAll() if _is_plain(relation):
                 return UnionAll(tuple(self._restricted(i, keys, condition) for i in relation.inputs))
             case InnerJoin():
                 for position, home in enumerate(relation.inputs):
@@ -149,6 +154,11 @@ def _narrows(node: SemiJoin) -> bool:
 def _comes_from_changes(relation: Relation) -> bool:
     """Whether only few rows can have such keys; the keys of touched groups may be few and have all rows."""
     return any((isinstance(n, Table) and n.is_weighted) or (isinstance(n, Filter) and n.few) for n in walk(relation))
+
+
+def _is_plain(relation: UnionAll) -> bool:
+    """Whether all inputs have the same names for their columns."""
+    return len({tuple(c.name for c in i.columns) for i in relation.inputs}) == 1
 
 
 def _share_names(left: Relation, right: Relation) -> bool:

@@ -43,6 +43,7 @@ def test_constructs_have_names_of_their_own() -> None:
 
 def test_every_reason_given_is_explained() -> None:
     said = re.compile(r'f?"([A-Z]+(?:_[A-Z]+)*): ')
-    files = [SOURCE / "planner" / "choice.py", SOURCE / "refresh" / "runner.py", SOURCE / "service" / "definitions.py"]
+    refresh = [SOURCE / "refresh" / f"{name}.py" for name in ("runner", "plan", "computation")]
+    files = [SOURCE / "planner" / "choice.py", *refresh, SOURCE / "service" / "definitions.py"]
     given = {code for file in files for code in said.findall(file.read_text())}
     assert given == {str(reason) for reason in Reason} - {REINIT_QUERY_ALTERED}

@@ -315,6 +315,47 @@ def test_an_older_catalog(both: Kit, owner: Owner, shop: Shop) -> None:
         restored.assert_nothing_twice()
 
 
+def test_an_older_lake(both: Kit, owner: Owner, shop: Shop) -> None:
+    """Catalog and mirrors restored from a copy: they agree, and the buffers no longer have what came since."""
+    copy = both.root.parent / "copy"
+    both.captures.close()
+    (file,) = both.root.glob("*.db")
+    shutil.copytree(both.root, copy)
+    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy / file.name)) as target:
+        source.backup(target)
+    owner.execute("INSERT INTO t VALUES (100, 'since', 1, '')")
+    owner.execute("INSERT INTO bag VALUES ('since', 1)")
+    both.tick()
+    both.catalog.close()
+    shutil.rmtree(both.root)
+    shutil.copytree(copy, both.root)
+    owner.execute("INSERT INTO t VALUES (101, 'then', 1, '')")
+    with open_kit(both.root, shop.address) as restored:
+        restored.tick()
+        restored.assert_exact(owner, "t", "bag")
+        restored.said.clear()
+        owner.execute("UPDATE t SET n = n + 1")
+        restored.tick()
+        restored.assert_exact(owner, "t", "bag")
+        assert restored.said == [], "compared once"
+
+
+def test_buffers_of_a_time_when_trims_were_not_kept(both: Kit, owner: Owner, shop: Shop) -> None:
+    """They are from their next trim on; until then nothing is taken for lost."""
+    with shop.connect() as connection:
+        connection.execute("DROP TABLE millstream_changes.trims")
+        owner.execute("UPDATE t SET n = n + 1")
+        both.tick()
+        both.assert_exact(owner, "t", "bag")
+        kept = connection.execute("SELECT source::bigint, snapshot::text FROM millstream_changes.trims").fetchall()
+        assert kept == [(both.capture("t").oid, (both.database.position or {})["snapshot"])]
+        connection.execute("DROP TABLE millstream_changes.trims")
+        both.forget("a")
+        both.read("c", "t", "v")
+        assert connection.execute("SELECT count(*) FROM millstream_changes.trims").fetchone() == (1,)
+    assert not any("comparing" in said for said in both.said)
+
+
 def test_row_policies_that_would_hide_rows(both: Kit, owner: Owner) -> None:
     owner.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
     with pytest.raises(MillstreamError) as caught:

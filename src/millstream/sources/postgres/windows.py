@@ -24,6 +24,7 @@ from millstream.sources.postgres.buffer_sql import LEAF, SEQUENCE, SIGN, TRANSAC
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.decode import batch_schema, read_csv
 from millstream.sources.postgres.installed import BufferInfo
+from millstream.sources.postgres.trims import note_trims
 from millstream.sources.postgres.types import MirrorColumn
 
 _TRIM_BLOCKS = 4_096
@@ -144,6 +145,9 @@ def trim(connection: Connection, buffers: Sequence[BufferInfo], oldest: str) -> 
         MillstreamError: CAPTURE_LOST if a buffer is not there.
     """
     deleted = 0
+    for schema in {b.schema for b in buffers}:
+        with _intact():
+            note_trims(connection, schema, [b.oid for b in buffers if b.schema == schema], oldest)
     for buffer in buffers:
         with _intact():
             gone = _trim(connection, buffer, oldest)
@@ -157,7 +161,7 @@ def trim(connection: Connection, buffers: Sequence[BufferInfo], oldest: str) -> 
 def _intact() -> Iterator[None]:
     try:
         yield
-    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as e:
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName) as e:
         raise MillstreamError(
             Code.CAPTURE_LOST,
             f"a buffer was removed or altered: {e.diag.message_primary}",

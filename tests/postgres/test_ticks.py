@@ -31,6 +31,7 @@ from millstream.refresh.locks import locks_for
 from millstream.service.captured import CapturedTables
 from millstream.service.notices import CaptureWarning
 from millstream.settings import Settings
+from millstream.sources.postgres import held, windows
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -354,6 +355,27 @@ def test_buffers_of_a_time_when_trims_were_not_kept(both: Kit, owner: Owner, sho
         both.read("c", "t", "v")
         assert connection.execute("SELECT count(*) FROM millstream_changes.trims").fetchone() == (1,)
     assert not any("comparing" in said for said in both.said)
+
+
+def test_more_changes_than_are_held(both: Kit, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest windows are not read: those tables are compared with their mirrors."""
+    monkeypatch.setattr(held, "MOST_BYTES", 20_000)
+    read, real = list[int](), windows._copy
+    monkeypatch.setattr(
+        windows, "_copy", lambda connection, buffer, *a: (read.append(buffer.oid), real(connection, buffer, *a))[1]
+    )
+    owner.execute("INSERT INTO t SELECT i, repeat('x', 100), 1, '' FROM generate_series(100, 400) i")
+    owner.execute("INSERT INTO bag VALUES ('small', 1)")
+    both.tick()
+    both.assert_exact(owner, "t", "bag")
+    assert read == [both.capture("bag").oid] * len(read)
+    assert [s for s in both.said if "comparing" in s] == [f"comparing shop.public.t with its mirror: {held.TOO_MUCH}"]
+    for statement in ("UPDATE t SET n = 7 WHERE id = 3", "UPDATE t SET v = v || 'y'", "TRUNCATE t", "DELETE FROM bag"):
+        owner.execute(statement)
+        both.tick()
+        both.assert_exact(owner, "t", "bag")
+    assert both.capture("t").oid in read, "a small window again"
+    both.assert_nothing_twice()
 
 
 def test_row_policies_that_would_hide_rows(both: Kit, owner: Owner) -> None:

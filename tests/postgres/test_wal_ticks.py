@@ -20,6 +20,7 @@ from millstream import Code, MillstreamError
 from millstream.catalog.attached import CaptureMode
 from millstream.naming import TableName
 from millstream.refresh.capture import Captures, captures, switch, ways
+from millstream.sources.postgres import held, wal
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -92,6 +93,44 @@ def triggers(writer: Writer) -> int:
     row = writer.execute("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'millstream%'").fetchone()
     assert row is not None
     return int(row[0])
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_more_changes_than_are_held(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch, in_pieces: bool) -> None:
+    """The largest windows are given up while they are read: those tables are compared with their mirrors."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    monkeypatch.setattr(held, "MOST_BYTES", 20_000)
+    if in_pieces:
+        monkeypatch.setattr(wal.next_position, "__defaults__", ((1, 20),))
+    kit.said.clear()
+    for large in ("a", "b"):
+        writer.execute(f"INSERT INTO {large} (k, v) SELECT i, i FROM generate_series(1000, 1300) i")
+        writer.execute(BOTH)
+        writer.execute(f"DELETE FROM {large} WHERE k >= 1000")
+        for other in ("a", "b"):
+            writer.execute(f"INSERT INTO {other} (k, v) VALUES (2000 + {ord(large)}, 1)")
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+        assert f"comparing shop.public.{large} with its mirror: {held.TOO_MUCH}" in kit.said
+    for statement in ("UPDATE a SET v = v + 1", "UPDATE b SET v = 0 WHERE k = 2", "DELETE FROM a WHERE k = 1"):
+        writer.execute(statement)
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+    assert kit.database.mode is CaptureMode.WAL
+    kit.assert_nothing_twice()
+
+
+def test_what_is_held_of_a_key_is_its_last_row(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    monkeypatch.setattr(held, "MOST_BYTES", 20_000)
+    kit.said.clear()
+    for i in range(50):
+        writer.execute(f"UPDATE a SET v = {i}, k = 10 - k")
+        writer.execute("DELETE FROM a WHERE k = 5")
+        writer.execute("INSERT INTO a VALUES (5, 1)")
+    kit.tick()
+    kit.assert_exact(writer, "a", "b")
+    assert kit.said == []
 
 
 def test_to_the_wal_and_every_kind_of_change(kit: Kit, writer: Writer) -> None:

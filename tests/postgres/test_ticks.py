@@ -378,6 +378,24 @@ def test_more_changes_than_are_held(both: Kit, owner: Owner, monkeypatch: pytest
     both.assert_nothing_twice()
 
 
+def test_columns_that_are_never_null(kit: Kit, owner: Owner) -> None:
+    """A served table has a primary key only of such columns."""
+    owner.execute("ALTER TABLE bag ADD \"Id\" int NOT NULL DEFAULT 1, ALTER d SET NOT NULL")
+    kit.read("b", "bag", "v", "d")
+    assert kit.capture("bag").details["not_null"] == ["d"]
+    kit.read("c", "bag", "Id")
+    assert kit.capture("bag").details["not_null"] == ["d", "Id"]
+    owner.execute("ALTER TABLE bag ALTER d DROP NOT NULL")
+    owner.execute("INSERT INTO bag VALUES ('x', NULL)")
+    kit.tick()
+    assert kit.capture("bag").details["not_null"] == ["Id"]
+    kit.assert_exact(owner, "bag")
+    owner.execute("DELETE FROM bag WHERE d IS NULL")
+    owner.execute("ALTER TABLE bag ALTER d SET NOT NULL")
+    kit.tick()
+    assert kit.capture("bag").details["not_null"] == ["d", "Id"]
+
+
 def test_row_policies_that_would_hide_rows(both: Kit, owner: Owner) -> None:
     owner.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
     with pytest.raises(MillstreamError) as caught:

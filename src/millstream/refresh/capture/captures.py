@@ -31,6 +31,7 @@ from millstream.refresh.capture.readers import Readers, mirror_object
 from millstream.refresh.capture.record import (
     BUFFER,
     GUARDED,
+    NOT_NULL,
     POSITION,
     RESYNC,
     WHOLE,
@@ -241,7 +242,9 @@ class Captures:
             if not is_as_it_was(cut.connection, relation, columns):
                 return None
             look = look_at(cut.connection, {relation.oid: [c.name for c in columns]})[relation.oid]
-            capture = replace(capture, shape=look.shape, filenodes=look.storage, key=key_of(capture, look))
+            details = {**capture.details, NOT_NULL: list(look.not_null)}
+            key = key_of(capture, look)
+            capture = replace(capture, shape=look.shape, filenodes=look.storage, key=key, details=details)
             flush_wal(connection)
             version = self._copy(cut, capture)
         loaded = replace(capture, version=version, details={**capture.details, POSITION: {"snapshot": cut.position}})

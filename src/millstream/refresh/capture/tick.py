@@ -23,6 +23,7 @@ from millstream.refresh.capture.readers import Readers
 from millstream.refresh.capture.record import (
     BUFFER,
     MISSING,
+    NOT_NULL,
     POSITION,
     RESYNC,
     buffer_of,
@@ -460,6 +461,7 @@ def _recorded(
     details = {k: v for k, v in details.items() if k not in (POSITION, RESYNC, MISSING)}
     look = verdict.look
     assert look is not None
+    details[NOT_NULL] = list(look.not_null)
     return replace(capture, key=key_of(capture, look), shape=look.shape, filenodes=look.storage, details=details)
 
 

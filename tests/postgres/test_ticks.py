@@ -380,7 +380,7 @@ def test_more_changes_than_are_held(both: Kit, owner: Owner, monkeypatch: pytest
 
 def test_columns_that_are_never_null(kit: Kit, owner: Owner) -> None:
     """A served table has a primary key only of such columns."""
-    owner.execute("ALTER TABLE bag ADD \"Id\" int NOT NULL DEFAULT 1, ALTER d SET NOT NULL")
+    owner.execute('ALTER TABLE bag ADD "Id" int NOT NULL DEFAULT 1, ALTER d SET NOT NULL')
     kit.read("b", "bag", "v", "d")
     assert kit.capture("bag").details["not_null"] == ["d"]
     kit.read("c", "bag", "Id")

@@ -250,6 +250,45 @@ def test_a_lost_slot(kit: Kit, writer: Writer) -> None:
     until(kit, CaptureMode.WAL, writer, "a", "b")
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_slot_that_was_left(kit: Kit, writer: Writer, shop: WalShop, is_read: bool) -> None:
+    """The tick that leaves it is killed before it is dropped; a later one drops it, or the end of the last capture."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    (name,) = kept(writer)[1]
+    writer.execute(f"ALTER PUBLICATION {name} DROP TABLE b")
+    writer.execute(BOTH)
+    killed_at(kit.root, shop.address, ("millstream.refresh.capture.left:forget", "before", 1), "tick")
+    assert kept(writer)[1] == [name]
+    assert kit.database.mode is CaptureMode.TRIGGER
+    kit.catalog.put_database(replace(kit.database, cdc="trigger"))
+    if is_read:
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+    else:
+        kit.forget("ra")
+        kit.forget("rb")
+    assert kept(writer) == ([], [])
+    assert "left" not in kit.database.details
+
+
+def test_a_slot_that_was_left_and_cannot_be_dropped_yet(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    (name,) = kept(writer)[1]
+    writer.execute(f"ALTER PUBLICATION {name} DROP TABLE b")
+    kit.catalog.put_database(replace(kit.database, cdc="trigger"))
+    with shop.server.superuser(shop.name) as superuser:
+        superuser.execute(f"ALTER ROLE {REPLICATOR} NOREPLICATION")
+        try:
+            writer.execute(BOTH)
+            kit.tick()
+            kit.assert_exact(writer, "a", "b")
+            assert kept(writer)[1] == [name]
+        finally:
+            superuser.execute(f"ALTER ROLE {REPLICATOR} REPLICATION")
+    kit.tick()
+    assert kept(writer) == ([], [])
+
+
 @pytest.mark.parametrize(
     "point",
     [("put_database", "after", 1), ("apply", "after", 1), ("apply", "after", 2), ("put_database", "before", 2)],

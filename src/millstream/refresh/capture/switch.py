@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
+from millstream.catalog.attached import LEFT, AttachedDatabase, Capture, CaptureMode
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.cut import Cut
 from millstream.refresh.capture.ways import WAL, captured_tables
@@ -99,9 +99,12 @@ class Switch:
             reason = "; ".join(str(o) for o in found.obstacles)
             return _recorded(catalog, database, CaptureMode.TRIGGER, {HINDERED: reason})
         self.pursuit = Pursuit(begin(connection, slot, captured, now()))
-        return _recorded(
-            catalog, database, CaptureMode.TRANSITIONING, {TRANSITION: self.pursuit.transition.dump(), HINDERED: None}
-        )
+        begun: dict[str, object] = {
+            TRANSITION: self.pursuit.transition.dump(),
+            HINDERED: None,
+            LEFT: None,
+        }  # one of that name is gone
+        return _recorded(catalog, database, CaptureMode.TRANSITIONING, begun)
 
     def _pursue(
         self,

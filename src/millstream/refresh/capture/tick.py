@@ -14,11 +14,12 @@ from datetime import datetime
 from enum import Enum, auto
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import STALE, VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
+from millstream.catalog.attached import LEFT, STALE, VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.cut import Cut, cutting
 from millstream.refresh.capture.landing import Landing, moved, recovered
+from millstream.refresh.capture.left import leaving, let_go
 from millstream.refresh.capture.readers import Readers
 from millstream.refresh.capture.record import (
     BUFFER,
@@ -32,7 +33,7 @@ from millstream.refresh.capture.record import (
     is_whole,
 )
 from millstream.refresh.capture.source import Source
-from millstream.refresh.capture.switch import HINDERED, INSTALLED, TRANSITION, Switch, with_details
+from millstream.refresh.capture.switch import HINDERED, INSTALLED, Switch, with_details
 from millstream.refresh.capture.verdicts import Answer, Verdict, judge, judge_closely, key_of
 from millstream.refresh.capture.ways import WAL, Reading, RereadError, read_buffers, read_slot, slot_in
 from millstream.settings import Settings
@@ -44,9 +45,9 @@ from millstream.sources.postgres.looks import look_at
 from millstream.sources.postgres.poll import where
 from millstream.sources.postgres.positions import WalPosition
 from millstream.sources.postgres.relations import Relation, find_named
-from millstream.sources.postgres.slot import Slot, advance, can_flush_within_transaction, flush_wal
+from millstream.sources.postgres.slot import advance, can_flush_within_transaction, flush_wal
 from millstream.sources.postgres.snapshots import PgSnapshot
-from millstream.sources.postgres.transition import forget, may_cut_to_triggers, reason_of
+from millstream.sources.postgres.transition import may_cut_to_triggers, reason_of
 from millstream.sources.postgres.types import MirrorColumn
 from millstream.sources.postgres.windows import Window, trim
 
@@ -98,8 +99,6 @@ class Tick:
     landed: set[str] = field(default_factory=set, init=False)
     released: list[int] = field(default_factory=list, init=False)
     """The tables that are no longer captured."""
-    slots: list[Slot] = field(default_factory=list, init=False)
-    """The slots that are no longer read."""
     obstacle: str | None = field(default=None, init=False)
     """What has come in the way of a move to the WAL."""
     hindrance: str | None = field(default=None, init=False)
@@ -115,6 +114,8 @@ class Tick:
         if self.database.open_tick is not None:
             self._recover(self.database.open_tick)
         self.known = dict(self.captures)
+        if LEFT in self.database.details:
+            self._let_go()
         here = where(self.connection)
         self.again, self.identity = self._known_reasons(), _identity(self.database)
         if here.identity == self.identity and not self.again and self._is_there(here.snapshot):
@@ -168,10 +169,9 @@ class Tick:
 
     def _distrust(self, reason: str) -> None:
         """Nothing that was captured before says anything about the tables as they are."""
-        if WAL in self.database.details:
-            self.slots.append(slot_in(self.database))
-        gone = {WAL: None, TRANSITION: None, INSTALLED: None, HINDERED: reason}
-        self.database = replace(with_details(self.database, gone), mode=CaptureMode.TRIGGER)
+        self.switch.close()
+        database = with_details(leaving(self.database), {HINDERED: reason})
+        self.database = replace(database, mode=CaptureMode.TRIGGER)
         for capture in self.captures.values():
             details = {k: v for k, v in capture.details.items() if k != BUFFER} | {RESYNC: reason}
             self.captures[capture.id] = replace(capture, details=details)
@@ -398,8 +398,7 @@ class Tick:
         assert database.position is not None
         if not may_cut_to_triggers(WalPosition.load(database.position), PgSnapshot.parse(str(installed))):
             return database
-        self.slots.append(slot_in(database))
-        moved_back = with_details(database, {WAL: None, INSTALLED: None, HINDERED: self.hindrance})
+        moved_back = with_details(leaving(database), {HINDERED: self.hindrance})
         return replace(moved_back, mode=CaptureMode.TRIGGER, position={"snapshot": database.position["snapshot"]})
 
     @property
@@ -425,9 +424,11 @@ class Tick:
             trim(self.connection, [buffer_of(c) for c in landed], position["snapshot"])
         for oid in self.released:
             source.release(oid)
-        for slot in self.slots:
-            forget(self.connection, slot)
-        self.released, self.slots, self.landed, self.obstacle = [], [], set(), None
+        self._let_go()
+        self.released, self.landed, self.obstacle = [], set(), None
+
+    def _let_go(self) -> None:
+        self.database = let_go(self.connection, self.catalog, self.database, self.progress)
 
     def _recover(self, tick: OpenTick) -> None:
         """Find out where the mirrors are that a tick was bringing forward when it was cut short."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ BOTH = "WITH x AS (UPDATE a SET v = v + 1) UPDATE b SET v = v + 1"
 @pytest.fixture(autouse=True)
 def always_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch, "_SURVEY_SECONDS", 0.0)
+    monkeypatch.setattr(switch, "_BACK_OFF", timedelta())
 
 
 @pytest.fixture
@@ -170,6 +172,10 @@ def test_how_it_is_doing(kit: Kit, writer: Writer) -> None:
         (slot,) = ms.slot_health()
         assert slot.sources == ("public.a", "public.b")
         assert all(row.cdc_mode == "WAL" and row.slot_name == slot.slot_name for row in ms.check_cdc_health())
+    config = kit.root / "millstream.toml"
+    config.write_text("[millstream]\nslot_lag_alert_bytes = 0\n")
+    with millstream.connect(kit.root, config=config) as ms:
+        assert {row.alert for row in ms.check_cdc_health()} == {"slot_lag_exceeds_threshold"}
 
 
 def test_a_database_out_of_reach_does_not_hide_the_others(kit: Kit, writer: Writer) -> None:
@@ -178,8 +184,12 @@ def test_a_database_out_of_reach_does_not_hide_the_others(kit: Kit, writer: Writ
     lost = replace(kit.capture("a"), id="c-gone", database="gone", table="far")
     kit.catalog.put_database(nowhere, captures=[lost])
     with millstream.connect(kit.root) as ms:
-        alerts = {(row.source_table, row.alert) for row in ms.check_cdc_health()}
-        assert alerts == {("public.a", None), ("public.b", None), ("public.far", "database_unreachable")}
+        alerts = {(row.database, row.source_table, row.alert) for row in ms.check_cdc_health()}
+        assert alerts == {
+            ("shop", "public.a", None),
+            ("shop", "public.b", None),
+            ("gone", "public.far", "database_unreachable"),
+        }
         assert sorted(str(slot.wal_status) for slot in ms.slot_health()) == ["reserved", "unreachable"]
     kit.catalog.drop_capture("c-gone")
     kit.catalog.drop_database("gone")
@@ -248,6 +258,31 @@ def test_a_lost_slot(kit: Kit, writer: Writer) -> None:
     assert kit.database.mode is CaptureMode.TRIGGER
     kit.assert_exact(writer, "a", "b")
     until(kit, CaptureMode.WAL, writer, "a", "b")
+
+
+def test_slots_that_are_lost_again_and_again(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs a comparison of all tables: the database stays on triggers longer each time."""
+    clock = datetime(2030, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(kit.captures, "_clock", lambda: clock)
+    monkeypatch.setattr(switch, "_BACK_OFF", timedelta(minutes=10))
+    for minutes in (10, 20, 40):
+        until(kit, CaptureMode.WAL, writer, "a", "b")
+        writer.execute(f"SELECT pg_drop_replication_slot('{kept(writer)[1][0]}')")
+        for passed in (0, minutes - 1):
+            clock += timedelta(minutes=passed)
+            for _ in range(3):
+                writer.execute(BOTH)
+                kit.tick()
+                assert kit.database.mode is CaptureMode.TRIGGER
+        kit.assert_exact(writer, "a", "b")
+        assert "tried again at" in kit.database.details["hindered"]
+        clock += timedelta(minutes=1)
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    clock += timedelta(days=2)
+    writer.execute(f"SELECT pg_drop_replication_slot('{kept(writer)[1][0]}')")
+    writer.execute(BOTH)
+    kit.tick()
+    assert kit.database.details["lost"]["times"] == 1, "that is long ago"
 
 
 @pytest.mark.parametrize("is_read", [True, False])

@@ -33,7 +33,7 @@ from millstream.refresh.capture.record import (
     is_whole,
 )
 from millstream.refresh.capture.source import Source
-from millstream.refresh.capture.switch import HINDERED, INSTALLED, Switch, with_details
+from millstream.refresh.capture.switch import HINDERED, INSTALLED, Switch, with_details, with_loss
 from millstream.refresh.capture.verdicts import Answer, Verdict, judge, judge_closely, key_of
 from millstream.refresh.capture.ways import WAL, Reading, RereadError, read_buffers, read_slot, slot_in
 from millstream.settings import Settings
@@ -282,6 +282,7 @@ class Tick:
                 raise
             self.progress(f"{self.database.name} is captured by triggers again: {error.message}")
             self._distrust(reason_of(error))
+            self.database = with_loss(self.database, self.now(), reason_of(error))
             return _Outcome.AGAIN
         answers = (Answer.FOLLOW, Answer.RESYNC)
         reread = {i: r for i, r in self.again.items() if verdicts[i].answer in answers} if reading.is_whole else {}

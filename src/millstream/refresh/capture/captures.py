@@ -8,6 +8,7 @@ alone: the other tables of its database go on meanwhile.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -124,6 +125,8 @@ class Captures:
         wanted: Collection[str] = (),
         wider: Mapping[str, Sequence[MirrorColumn]] | None = None,
     ) -> Tick:
+        database, tries = self._database(name), itertools.count()
+
         def run(connection: Connection) -> Tick:
             tick = Tick(
                 catalog=self._catalog,
@@ -135,7 +138,7 @@ class Captures:
                 connection=connection,
                 second=lambda: self._connections.second(database),
                 switch=self._switches.setdefault(name, Switch()),
-                database=self._database(name),
+                database=self._database(name) if next(tries) else database,  # a first try may have moved it
                 wanted=wanted,
                 wider=wider or {},
                 is_first=name not in self._ticked,
@@ -143,7 +146,6 @@ class Captures:
             tick.run()
             return tick
 
-        database = self._database(name)
         ticked = self._connections.run(database, run)
         self._ticked.add(name)
         return ticked

@@ -278,7 +278,9 @@ class Captures:
         worker, columns = self._workers.here(), columns_of(capture)
         worker.store.create(capture.path, mirror_schema(columns), stats_columns=capture.key)
         with cut.contents(worker, capture.id, columns, self._progress) as rows:
-            return worker.store.append(capture.path, rows, Txn(capture.id, _LOAD), commit_metadata(cut)).version
+            version = worker.store.append(capture.path, rows, Txn(capture.id, _LOAD), commit_metadata(cut)).version
+        worker.store.make_durable(capture.path, -1, version)
+        return version
 
     def _widen(
         self,

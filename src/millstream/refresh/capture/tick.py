@@ -9,6 +9,7 @@ told of their versions until they are all at one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
@@ -52,6 +53,7 @@ from millstream.sources.postgres.types import MirrorColumn
 from millstream.sources.postgres.windows import Window, trim
 
 _TRIES = 10
+_SYNCED_AT_ONCE = 8
 
 
 class _Outcome(Enum):
@@ -313,11 +315,25 @@ class Tick:
         for id_, reason in reread.items():
             self.captures[id_] = landing.compare(before[id_], verdicts[id_], reason, wider.get(id_, ()))
         self._check_held(cut, [before[id_] for id_ in reread])
+        self._make_durable({id_: self.known[id_] for id_ in touched})
         self.landed |= touched
         for id_, look in landing.looks.items():
             verdicts = {**verdicts, id_: replace(verdicts[id_], look=look)}
         self.hindrance = reading.hindrance
         self._complete(cut, verdicts, reading, touched, tick_id)
+
+    def _make_durable(self, before: Mapping[str, Capture]) -> None:
+        """Wait for the disk: what came to mirrors since is about to be forgotten by the database."""
+
+        def sync(id_: str) -> None:
+            old, new = before[id_].version, self.captures[id_].version
+            assert old is not None
+            assert new is not None
+            self.worker.store.make_durable(self.captures[id_].path, old, new)
+
+        if before:
+            with ThreadPoolExecutor(min(_SYNCED_AT_ONCE, len(before))) as pool:  # a disk syncs many at once as fast
+                list(pool.map(sync, before))
 
     def _check_held(self, cut: Cut, compared: Sequence[Capture]) -> None:
         """See that nobody could have altered the tables while they were compared; else that is to be done again."""
@@ -381,7 +397,8 @@ class Tick:
         is_seen = database.details.get(VIEWS) != self.database.details.get(VIEWS)
         self.database = self._switched(cut, database)
         changed = [c for c in self.captures.values() if c != self.known[c.id]]
-        self.catalog.put_database(self.database, captures=changed, is_seen=is_seen)
+        is_durable = bool(touched) or CaptureMode.WAL in (database.mode, self.database.mode)  # else nothing is trimmed
+        self.catalog.put_database(self.database, captures=changed, is_seen=is_seen, is_durable=is_durable)
         self.known = dict(self.captures)
 
     def _switched(self, cut: Cut, database: AttachedDatabase) -> AttachedDatabase:
@@ -434,9 +451,10 @@ class Tick:
     def _recover(self, tick: OpenTick) -> None:
         """Find out where the mirrors are that a tick was bringing forward when it was cut short."""
         self.progress(f"recovering an interrupted tick of {self.database.name}")
-        for capture in self.captures.values():
-            after = recovered(self.worker.store, capture, tick, self.database.position)
-            self.captures[capture.id] = after
+        before = dict(self.captures)
+        for capture in before.values():
+            self.captures[capture.id] = recovered(self.worker.store, capture, tick, self.database.position)
+        self._make_durable(before)
         self.database = replace(self.database, last_tick=max(self.database.last_tick, tick.id), open_tick=None)
         self.catalog.put_database(self.database, captures=list(self.captures.values()))
 

@@ -69,8 +69,8 @@ def kit(
 def test_what_is_landed_is_on_disk_before_it_is_forgotten(
     kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced, levels, forgotten = set[str](), list[int](), list[bool]()
-    fsync, mirror = os.fsync, Path(kit.capture("a").path)
+    synced, levels, forgotten, named = set[str](), list[int](), list[bool](), list[bool]()
+    fsync, link, mirror = os.fsync, os.link, Path(kit.capture("a").path)
 
     def noted(handle: int) -> None:
         synced.add(os.readlink(f"/proc/self/fd/{handle}"))
@@ -91,7 +91,13 @@ def test_what_is_landed_is_on_disk_before_it_is_forgotten(
 
         monkeypatch.setattr(tick, name, first)
 
+    def linked(draft: Path, target: Path) -> None:
+        new = {str(p) for p in mirror.rglob("*")} - before
+        named.append(str(draft) in synced and {p for p in new if "_delta_log" not in p} <= synced)
+        link(draft, target)
+
     monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "link", linked)
     checked("trim")
     checked("advance")
     for statement in ("INSERT INTO a VALUES (100, 1, 'new')", "UPDATE a SET v = 0 WHERE k < 9", "DELETE FROM a"):
@@ -102,7 +108,7 @@ def test_what_is_landed_is_on_disk_before_it_is_forgotten(
         assert kit.commits("a") > had
         kit.assert_exact(writer, "a")
         assert {str(mirror), str(mirror / "_delta_log")} <= synced
-    assert forgotten == [True] * 3
+    assert forgotten == named == [True] * 3, "and the log names no file that is not"
     levels.clear()
     kit.catalog.put_database(kit.database)
     assert levels == [1], "others need not wait"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from millstream.engine.storage.actions import Json
 from millstream.engine.storage.deletion_vector import stored_name
 from millstream.engine.storage.location import LOG_DIRECTORY, file_in_table
 from millstream.engine.storage.log_files import commit_name
@@ -24,31 +25,34 @@ def sync_commits(root: Path, after: int, upto: int) -> None:
     """
     log = root / LOG_DIRECTORY
     commits = [file for version in range(after + 1, upto + 1) if (file := log / commit_name(version)).exists()]
-    data = {file for commit in commits for file in _files(root, commit)}
-    for file in sorted(data):
-        _sync(file)
-    for directory in sorted({file.parent for file in data} | {root}):
-        _sync(directory)
+    sync_files(root, (json.loads(line) for commit in commits for line in commit.read_text("utf-8").splitlines()))
     if after < 0:
         for above in list(root.parents)[:2]:  # a table that is new, perhaps the first of its kind
-            _sync(above)
+            sync(above)
     for commit in commits:
-        _sync(commit)
-    _sync(log)
+        sync(commit)
+    sync(log)
 
 
-def _files(root: Path, commit: Path) -> Iterator[Path]:
-    """The files a commit has added to the table; a later one may have removed them, and they may be gone."""
-    for line in commit.read_text(encoding="utf-8").splitlines():
-        for kind, action in json.loads(line).items():
-            if kind not in ("add", "cdc"):
-                continue
-            named = file_in_table(root, action["path"])
-            vector = stored_name(action.get("deletionVector"))
+def sync_files(root: Path, actions: Iterable[Json]) -> None:
+    """Have the files on disk that some actions add to a table; of those that are gone again there is nothing to do."""
+    files = {file for action in actions for file in _files(root, action)}
+    for file in sorted(files):
+        sync(file)
+    for directory in sorted({file.parent for file in files} | {root}):
+        sync(directory)
+
+
+def _files(root: Path, action: Json) -> Iterator[Path]:
+    for kind in ("add", "cdc"):
+        if (added := action.get(kind)) is not None:
+            named = file_in_table(root, added["path"])
+            vector = stored_name(added.get("deletionVector"))
             yield from (file for file in (named, root / vector if vector else None) if file is not None)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have a file or directory on disk, if it is there."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

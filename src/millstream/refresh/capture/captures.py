@@ -278,7 +278,8 @@ class Captures:
         worker, columns = self._workers.here(), columns_of(capture)
         worker.store.create(capture.path, mirror_schema(columns), stats_columns=capture.key)
         with cut.contents(worker, capture.id, columns, self._progress) as rows:
-            version = worker.store.append(capture.path, rows, Txn(capture.id, _LOAD), commit_metadata(cut)).version
+            txn = Txn(capture.id, _LOAD, is_durable=True)
+            version = worker.store.append(capture.path, rows, txn, commit_metadata(cut)).version
         worker.store.make_durable(capture.path, -1, version)
         return version
 

@@ -180,12 +180,14 @@ class CdcHealth:
     """One row of `check_cdc_health()`: a captured table.
 
     Args:
+        database: the name it is attached under.
         cdc_mode: `TRIGGER`, `TRANSITIONING` or `WAL`.
         slot_name, lag_bytes, confirmed_lsn: of its database's slot; None while triggers capture.
         alert: what is wrong, e.g. `slot_lag_exceeds_threshold`, `replication_slot_missing`, `database_unreachable`,
             `capture_triggers_disabled`, `replica_sessions_not_captured`; None if nothing is.
     """
 
+    database: str
     source_relid: int
     source_table: str
     cdc_mode: str

@@ -50,6 +50,8 @@ class Settings:
     the one it has."""
     wal_transition_timeout: int = field(default=300, metadata={"range": (10, 3600)})
     """Seconds the WAL has to catch up with the triggers when capture moves to it; then the triggers stay."""
+    slot_lag_alert_bytes: int = field(default=100 << 20, metadata={"range": (0, 1 << 60)})
+    """How many bytes of WAL a slot may be behind, or keep, before `check_cdc_health` says so."""
 
     # How results are served into PostgreSQL databases
     serving_schema: str = "millstream"

@@ -216,8 +216,8 @@ class StandIn:
 
     def check_cdc_health(self) -> list[CdcHealth]:
         return [
-            CdcHealth(7, "public.orders", "WAL", "millstream_shop", 2048, "0/16B3748", None),
-            CdcHealth(8, "public.items", "TRIGGER", None, None, None, "replica_sessions_not_captured"),
+            CdcHealth("shop", 7, "public.orders", "WAL", "millstream_shop", 2048, "0/16B3748", None),
+            CdcHealth("shop", 8, "public.items", "TRIGGER", None, None, None, "replica_sessions_not_captured"),
         ]
 
     def slot_health(self) -> list[SlotHealth]:

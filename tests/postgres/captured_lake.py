@@ -67,7 +67,7 @@ class CapturedLake:
         triggers = self.owner.execute("SELECT tgname FROM pg_trigger WHERE tgname LIKE 'millstream%'").fetchall()
         with self.shop.connect() as connection:
             tables = connection.execute(
-                "SELECT tablename FROM pg_tables WHERE schemaname = 'millstream_changes'"
+                "SELECT tablename FROM pg_tables WHERE schemaname = 'millstream_changes' AND tablename ~ '^changes_'"
             ).fetchall()
         return sorted(str(name) for (name,) in (*triggers, *tables))
 

@@ -97,3 +97,16 @@ def test_a_table_that_is_gone(connection: Connection) -> None:
     with polling(connection):
         assert look_at(connection, {1: ("a",)}) == {}
         assert look_at(connection, {}) == {}
+
+
+def test_columns_that_are_never_null(connection: Connection, shop: Shop) -> None:
+    assert look(connection, "t", "id", "a").not_null == ("id",)
+    assert look(connection, "parent", "id").not_null == (), "its child may be without"
+    assert look(connection, "p", "k", "v").not_null == ()
+    with shop.owner() as owner:
+        owner.execute("ALTER TABLE p ALTER v SET NOT NULL")
+        assert look(connection, "p", "k", "v").not_null == ("v",)
+        if owner.info.server_version >= 180_000:
+            owner.execute("INSERT INTO t (id, b) VALUES (1, 'x')")
+            owner.execute("ALTER TABLE t ADD CONSTRAINT later NOT NULL a NOT VALID")
+            assert look(connection, "t", "id", "a").not_null == ("id",)

@@ -43,6 +43,8 @@ from millstream.testing.postgres_server import FAST, Server
 
 pytestmark = pytest.mark.postgres
 
+MUCH = 100 << 20
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -325,7 +327,7 @@ def test_health_of_slots_and_tables(shop: WalShop, follow: Follow) -> None:
     own = capture.own
     sources = [(c.relation.oid, c.relation.qualified) for c in capture.captured.values()]
     assert slot_health(own, shop.slot, TRIGGER, sources) == []
-    rows = check_cdc_health(own, shop.slot, TRIGGER, sources)
+    rows = check_cdc_health(own, "shop", shop.slot, TRIGGER, sources, MUCH)
     assert [(r.source_table, r.cdc_mode, r.slot_name, r.lag_bytes, r.alert) for r in rows] == [
         ("public.t", TRIGGER, None, None, None),
         ("public.k", TRIGGER, None, None, None),
@@ -337,14 +339,14 @@ def test_health_of_slots_and_tables(shop: WalShop, follow: Follow) -> None:
     assert slot.source_relids == tuple(oid for oid, _ in sources)
     assert slot.wal_status == "reserved"
     assert (slot.retained_wal_bytes or 0) > 10_000
-    first, second = check_cdc_health(own, shop.slot, WAL, [sources[0], (1, "public.gone")], lag_threshold_bytes=1000)
+    first, second = check_cdc_health(own, "shop", shop.slot, WAL, [sources[0], (1, "public.gone")], 1000)
     assert (first.source_table, first.alert, first.slot_name) == ("public.renamed", LAG_EXCEEDED, shop.slot.name)
     assert (first.lag_bytes or 0) > 10_000
     assert first.confirmed_lsn == slot.confirmed_lsn
     assert (second.source_table, second.alert) == ("public.gone", SOURCE_MISSING)
-    assert check_cdc_health(own, shop.slot, WAL, sources)[0].alert is None
+    assert check_cdc_health(own, "shop", shop.slot, WAL, sources, MUCH)[0].alert is None
     drop_slot(own, shop.slot.name)
-    assert {r.alert for r in check_cdc_health(own, shop.slot, WAL, sources)} == {SLOT_MISSING}
+    assert {r.alert for r in check_cdc_health(own, "shop", shop.slot, WAL, sources, MUCH)} == {SLOT_MISSING}
     assert slot_health(own, shop.slot, WAL, sources)[0].wal_status == "missing"
 
 

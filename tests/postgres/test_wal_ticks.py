@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from millstream import Code, MillstreamError
 from millstream.catalog.attached import CaptureMode
 from millstream.naming import TableName
 from millstream.refresh.capture import Captures, captures, switch, ways
+from millstream.sources.postgres import held, wal
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -31,6 +33,7 @@ BOTH = "WITH x AS (UPDATE a SET v = v + 1) UPDATE b SET v = v + 1"
 @pytest.fixture(autouse=True)
 def always_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch, "_SURVEY_SECONDS", 0.0)
+    monkeypatch.setattr(switch, "_BACK_OFF", timedelta())
 
 
 @pytest.fixture
@@ -94,6 +97,44 @@ def triggers(writer: Writer) -> int:
     return int(row[0])
 
 
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_more_changes_than_are_held(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch, in_pieces: bool) -> None:
+    """The largest windows are given up while they are read: those tables are compared with their mirrors."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    monkeypatch.setattr(held, "MOST_BYTES", 20_000)
+    if in_pieces:
+        monkeypatch.setattr(wal.next_position, "__defaults__", ((1, 20),))
+    kit.said.clear()
+    for large in ("a", "b"):
+        writer.execute(f"INSERT INTO {large} (k, v) SELECT i, i FROM generate_series(1000, 1300) i")
+        writer.execute(BOTH)
+        writer.execute(f"DELETE FROM {large} WHERE k >= 1000")
+        for other in ("a", "b"):
+            writer.execute(f"INSERT INTO {other} (k, v) VALUES (2000 + {ord(large)}, 1)")
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+        assert f"comparing shop.public.{large} with its mirror: {held.TOO_MUCH}" in kit.said
+    for statement in ("UPDATE a SET v = v + 1", "UPDATE b SET v = 0 WHERE k = 2", "DELETE FROM a WHERE k = 1"):
+        writer.execute(statement)
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+    assert kit.database.mode is CaptureMode.WAL
+    kit.assert_nothing_twice()
+
+
+def test_what_is_held_of_a_key_is_its_last_row(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    monkeypatch.setattr(held, "MOST_BYTES", 20_000)
+    kit.said.clear()
+    for i in range(50):
+        writer.execute(f"UPDATE a SET v = {i}, k = 10 - k")
+        writer.execute("DELETE FROM a WHERE k = 5")
+        writer.execute("INSERT INTO a VALUES (5, 1)")
+    kit.tick()
+    kit.assert_exact(writer, "a", "b")
+    assert kit.said == []
+
+
 def test_to_the_wal_and_every_kind_of_change(kit: Kit, writer: Writer) -> None:
     until(kit, CaptureMode.WAL, writer, "a", "b")
     for statement in (
@@ -131,6 +172,10 @@ def test_how_it_is_doing(kit: Kit, writer: Writer) -> None:
         (slot,) = ms.slot_health()
         assert slot.sources == ("public.a", "public.b")
         assert all(row.cdc_mode == "WAL" and row.slot_name == slot.slot_name for row in ms.check_cdc_health())
+    config = kit.root / "millstream.toml"
+    config.write_text("[millstream]\nslot_lag_alert_bytes = 0\n")
+    with millstream.connect(kit.root, config=config) as ms:
+        assert {row.alert for row in ms.check_cdc_health()} == {"slot_lag_exceeds_threshold"}
 
 
 def test_a_database_out_of_reach_does_not_hide_the_others(kit: Kit, writer: Writer) -> None:
@@ -139,8 +184,12 @@ def test_a_database_out_of_reach_does_not_hide_the_others(kit: Kit, writer: Writ
     lost = replace(kit.capture("a"), id="c-gone", database="gone", table="far")
     kit.catalog.put_database(nowhere, captures=[lost])
     with millstream.connect(kit.root) as ms:
-        alerts = {(row.source_table, row.alert) for row in ms.check_cdc_health()}
-        assert alerts == {("public.a", None), ("public.b", None), ("public.far", "database_unreachable")}
+        alerts = {(row.database, row.source_table, row.alert) for row in ms.check_cdc_health()}
+        assert alerts == {
+            ("shop", "public.a", None),
+            ("shop", "public.b", None),
+            ("gone", "public.far", "database_unreachable"),
+        }
         assert sorted(str(slot.wal_status) for slot in ms.slot_health()) == ["reserved", "unreachable"]
     kit.catalog.drop_capture("c-gone")
     kit.catalog.drop_database("gone")
@@ -209,6 +258,70 @@ def test_a_lost_slot(kit: Kit, writer: Writer) -> None:
     assert kit.database.mode is CaptureMode.TRIGGER
     kit.assert_exact(writer, "a", "b")
     until(kit, CaptureMode.WAL, writer, "a", "b")
+
+
+def test_slots_that_are_lost_again_and_again(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs a comparison of all tables: the database stays on triggers longer each time."""
+    clock = datetime(2030, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(kit.captures, "_clock", lambda: clock)
+    monkeypatch.setattr(switch, "_BACK_OFF", timedelta(minutes=10))
+    for minutes in (10, 20, 40):
+        until(kit, CaptureMode.WAL, writer, "a", "b")
+        writer.execute(f"SELECT pg_drop_replication_slot('{kept(writer)[1][0]}')")
+        for passed in (0, minutes - 1):
+            clock += timedelta(minutes=passed)
+            for _ in range(3):
+                writer.execute(BOTH)
+                kit.tick()
+                assert kit.database.mode is CaptureMode.TRIGGER
+        kit.assert_exact(writer, "a", "b")
+        assert "tried again at" in kit.database.details["hindered"]
+        clock += timedelta(minutes=1)
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    clock += timedelta(days=2)
+    writer.execute(f"SELECT pg_drop_replication_slot('{kept(writer)[1][0]}')")
+    writer.execute(BOTH)
+    kit.tick()
+    assert kit.database.details["lost"]["times"] == 1, "that is long ago"
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_slot_that_was_left(kit: Kit, writer: Writer, shop: WalShop, is_read: bool) -> None:
+    """The tick that leaves it is killed before it is dropped; a later one drops it, or the end of the last capture."""
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    (name,) = kept(writer)[1]
+    writer.execute(f"ALTER PUBLICATION {name} DROP TABLE b")
+    writer.execute(BOTH)
+    killed_at(kit.root, shop.address, ("millstream.refresh.capture.left:forget", "before", 1), "tick")
+    assert kept(writer)[1] == [name]
+    assert kit.database.mode is CaptureMode.TRIGGER
+    kit.catalog.put_database(replace(kit.database, cdc="trigger"))
+    if is_read:
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+    else:
+        kit.forget("ra")
+        kit.forget("rb")
+    assert kept(writer) == ([], [])
+    assert "left" not in kit.database.details
+
+
+def test_a_slot_that_was_left_and_cannot_be_dropped_yet(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    (name,) = kept(writer)[1]
+    writer.execute(f"ALTER PUBLICATION {name} DROP TABLE b")
+    kit.catalog.put_database(replace(kit.database, cdc="trigger"))
+    with shop.server.superuser(shop.name) as superuser:
+        superuser.execute(f"ALTER ROLE {REPLICATOR} NOREPLICATION")
+        try:
+            writer.execute(BOTH)
+            kit.tick()
+            kit.assert_exact(writer, "a", "b")
+            assert kept(writer)[1] == [name]
+        finally:
+            superuser.execute(f"ALTER ROLE {REPLICATOR} REPLICATION")
+    kit.tick()
+    assert kept(writer) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,9 @@ STALE = "stale"
 VIEWS = "views"
 """A detail of a database: the fingerprints of those of its views that queries read, as last seen; empty for none."""
 
+LEFT = "left"
+"""A detail of a database: a slot that is no longer read, and not yet dropped."""
+
 
 class CaptureMode(StrEnum):
     """How the changes of a database are captured, all its tables alike."""

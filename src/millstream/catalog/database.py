@@ -28,7 +28,7 @@ BUSY_TIMEOUT_MS = 30_000
 CONNECT_TIMEOUT_SECONDS = 10
 
 _OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING
-_WRITES = "millstream_writes"
+_WRITES, _DURABLE = "millstream_writes", "millstream_durable"
 
 # Primary result codes of SQLite by what a user can do about them.
 _UNWRITABLE = {
@@ -55,6 +55,7 @@ class Database:
             engine = _sqlite_engine(url) if self.is_embedded else _postgres_engine(url)
         self._engine = engine
         self._writing = engine.execution_options(**{_WRITES: True})
+        self._durably = engine.execution_options(**{_WRITES: True, _DURABLE: True})
         # Several SELECTs of one read must agree. SQLite's snapshots do; PostgreSQL's only from this level up.
         self._reading = engine if self.is_embedded else engine.execution_options(isolation_level="REPEATABLE READ")
 
@@ -87,9 +88,13 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """A transaction that takes SQLite's only write lock at its start, so that it can never fail half-way for it."""
-        with self._translated(), self._writing.begin() as connection:
+    def write(self, *, is_durable: bool = False) -> Iterator[Connection]:
+        """A transaction that takes SQLite's only write lock at its start, so that it can never fail half-way for it.
+
+        Args:
+            is_durable: it and all before it outlive a power cut, as they do on a PostgreSQL in any case.
+        """
+        with self._translated(), (self._durably if is_durable else self._writing).begin() as connection:
             yield connection
 
     def close(self) -> None:
@@ -222,8 +227,12 @@ def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     # A deferred transaction that reads first and writes later can fail at once with SQLITE_BUSY; this one waits.
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get(_WRITES, False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if options.get(_DURABLE, False) else 'NORMAL'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _postgres_engine(url: URL) -> sa.Engine:

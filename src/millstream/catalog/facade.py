@@ -316,13 +316,21 @@ class Catalog(CatalogReader):
 
     # Attached databases
 
-    def put_database(self, item: AttachedDatabase, *, captures: Sequence[Capture] = (), is_seen: bool = False) -> None:
+    def put_database(
+        self,
+        item: AttachedDatabase,
+        *,
+        captures: Sequence[Capture] = (),
+        is_seen: bool = False,
+        is_durable: bool = False,
+    ) -> None:
         """Record a database and some of its captured tables as they are now, in one transaction.
 
         Args:
             is_seen: definitions depend on what changes, so that they have to be looked at again.
+            is_durable: the database is going to forget what was read of it, so a power cut must not undo this.
         """
-        with self._database.write() as connection:
+        with self._database.write(is_durable=is_durable) as connection:
             if is_seen:
                 lake.bump_generation(connection)
             now = self._clock()

@@ -26,6 +26,7 @@ _SOURCES = (
     Column("read by", "readers", lambda names: ", ".join(names), prose=True),
 )
 _HEALTH = (
+    Column("database", "database"),
     Column("table", "source_table"),
     Column("mode", "cdc_mode"),
     Column("slot", "slot_name"),

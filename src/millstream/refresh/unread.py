@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
+from millstream.catalog.attached import LEFT, AttachedDatabase, Capture, CaptureMode
 
 
 def unread(catalog: Catalog, database: str) -> list[Capture]:
@@ -17,7 +17,8 @@ def unread(catalog: Catalog, database: str) -> list[Capture]:
 
 def is_wal_unread(catalog: Catalog, database: AttachedDatabase) -> bool:
     """Whether a database keeps WAL, or is about to, for no capture at all."""
-    return database.mode is not CaptureMode.TRIGGER and not catalog.captures(database.name)
+    keeps = database.mode is not CaptureMode.TRIGGER or LEFT in database.details
+    return keeps and not catalog.captures(database.name)
 
 
 def forgotten(catalog: Catalog) -> list[str]:

@@ -36,7 +36,7 @@ def slots_of(catalog: Catalog) -> list[SlotHealth]:
     )
 
 
-def captures_of(catalog: Catalog) -> list[CdcHealth]:
+def captures_of(catalog: Catalog, lag_threshold_bytes: int) -> list[CdcHealth]:
     """A row per captured table, with what is wrong."""
     if not catalog.databases():
         return []
@@ -45,9 +45,9 @@ def captures_of(catalog: Catalog) -> list[CdcHealth]:
     return _asked(
         catalog,
         lambda connection, slot, item, sources: check_cdc_health(
-            connection, slot, item.mode, sources, str(item.details[BUFFER_SCHEMA])
+            connection, item.name, slot, item.mode, sources, lag_threshold_bytes, str(item.details[BUFFER_SCHEMA])
         ),
-        lambda slot, item, sources: unknown_health(slot, item.mode, sources),
+        lambda slot, item, sources: unknown_health(item.name, slot, item.mode, sources),
     )
 
 

@@ -386,7 +386,7 @@ class Millstream:
 
     def check_cdc_health(self) -> list[CdcHealth]:
         """The captured tables: how each is captured, how far behind that is, and what is wrong."""
-        return captures_of(self._catalog)
+        return captures_of(self._catalog, self._settings.slot_lag_alert_bytes)
 
     # Serving
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millstream.engine.storage.actions import Json, LogCommit
+from millstream.engine.storage.durable import sync, sync_files
 from millstream.engine.storage.location import LOG_DIRECTORY
 from millstream.engine.storage.log_files import commit_name
 from millstream.engine.storage.model import Commit, Txn
@@ -23,13 +24,19 @@ ENGINE = "millstream"
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
-def put_if_absent(root: Path, version: int, actions: Iterable[Json]) -> bool:
-    """Write the commit unless the version is taken; readers see the whole file or none."""
+def put_if_absent(root: Path, version: int, actions: Iterable[Json], *, is_durable: bool = False) -> bool:
+    """Write the commit unless the version is taken; readers see the whole file or none.
+
+    Args:
+        is_durable: also after a power cut.
+    """
     log = root / LOG_DIRECTORY
     target = log / commit_name(version)
     text = "".join(json.dumps(a, separators=(",", ":"), ensure_ascii=False) + "\n" for a in actions)
     draft = log / f".{uuid.uuid4()}.draft"
     draft.write_text(text, encoding="utf-8")
+    if is_durable:
+        sync(draft)
     try:
         os.link(draft, target)
     except FileExistsError:
@@ -107,7 +114,9 @@ def commit_next(
         MillstreamError: `COMMIT_CONFLICT`.
     """
     version = state.version
-    while not put_if_absent(root, version + 1, actions):
+    if txn.is_durable:
+        sync_files(root, actions)
+    while not put_if_absent(root, version + 1, actions, is_durable=txn.is_durable):
         other = log.commits(version, version + 1)[0]
         if other.transactions.get(txn.app_id, -1) >= txn.version:
             return Commit(other.version, repeated=True)

@@ -27,10 +27,15 @@ Rows: TypeAlias = pa.Table | DataFrame
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """Who commits, and which of its commits this is. Numbers of one application only grow."""
+    """Who commits, and which of its commits this is. Numbers of one application only grow.
+
+    Args:
+        is_durable: the files are on disk before the log names them, so that a power cut leaves the table whole.
+    """
 
     app_id: str
     version: int
+    is_durable: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from millstream.engine.storage.create import check_names, create_directly, prope
 from millstream.engine.storage.data_file import UnreadableFileError
 from millstream.engine.storage.deletion_vector import UnreadableVectorError
 from millstream.engine.storage.driver_scan import driver_scan, fits_driver
+from millstream.engine.storage.durable import sync_commits
 from millstream.engine.storage.features import reading_obstacle
 from millstream.engine.storage.location import local_root, normalised
 from millstream.engine.storage.log_files import LogFiles, LogGoneError, PosixLogFiles
@@ -324,6 +325,25 @@ class DeltaStore:
     def compact(self, path: str) -> int:
         """Rewrite small files and files with many dead rows; no row changes. Returns the table's version."""
         return self._writer(path).compact()
+
+    def make_durable(self, path: str, after: int, upto: int) -> None:
+        """Have the commits after a version on disk, where that is a disk of this machine; object stores need no word.
+
+        Args:
+            after: -1 for all.
+
+        Raises:
+            MillstreamError: LAKE_UNWRITABLE.
+        """
+        root = local_root(path)
+        if root is None or upto <= after:
+            return
+        try:
+            sync_commits(root, after, upto)
+        except OSError as e:
+            raise MillstreamError(
+                Code.LAKE_UNWRITABLE, f"{root} cannot be written: {e.strerror}", hint="look at the disk"
+            ) from e
 
     # Inside
 

@@ -8,6 +8,7 @@ alone: the other tables of its database go on meanwhile.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from millstream.refresh.capture.readers import Readers, mirror_object
 from millstream.refresh.capture.record import (
     BUFFER,
     GUARDED,
+    NOT_NULL,
     POSITION,
     RESYNC,
     WHOLE,
@@ -123,6 +125,8 @@ class Captures:
         wanted: Collection[str] = (),
         wider: Mapping[str, Sequence[MirrorColumn]] | None = None,
     ) -> Tick:
+        database, tries = self._database(name), itertools.count()
+
         def run(connection: Connection) -> Tick:
             tick = Tick(
                 catalog=self._catalog,
@@ -134,7 +138,7 @@ class Captures:
                 connection=connection,
                 second=lambda: self._connections.second(database),
                 switch=self._switches.setdefault(name, Switch()),
-                database=self._database(name),
+                database=self._database(name) if next(tries) else database,  # a first try may have moved it
                 wanted=wanted,
                 wider=wider or {},
                 is_first=name not in self._ticked,
@@ -142,7 +146,6 @@ class Captures:
             tick.run()
             return tick
 
-        database = self._database(name)
         ticked = self._connections.run(database, run)
         self._ticked.add(name)
         return ticked
@@ -241,7 +244,9 @@ class Captures:
             if not is_as_it_was(cut.connection, relation, columns):
                 return None
             look = look_at(cut.connection, {relation.oid: [c.name for c in columns]})[relation.oid]
-            capture = replace(capture, shape=look.shape, filenodes=look.storage, key=key_of(capture, look))
+            details = {**capture.details, NOT_NULL: list(look.not_null)}
+            key = key_of(capture, look)
+            capture = replace(capture, shape=look.shape, filenodes=look.storage, key=key, details=details)
             flush_wal(connection)
             version = self._copy(cut, capture)
         loaded = replace(capture, version=version, details={**capture.details, POSITION: {"snapshot": cut.position}})
@@ -273,7 +278,10 @@ class Captures:
         worker, columns = self._workers.here(), columns_of(capture)
         worker.store.create(capture.path, mirror_schema(columns), stats_columns=capture.key)
         with cut.contents(worker, capture.id, columns, self._progress) as rows:
-            return worker.store.append(capture.path, rows, Txn(capture.id, _LOAD), commit_metadata(cut)).version
+            txn = Txn(capture.id, _LOAD, is_durable=True)
+            version = worker.store.append(capture.path, rows, txn, commit_metadata(cut)).version
+        worker.store.make_durable(capture.path, -1, version)
+        return version
 
     def _widen(
         self,

@@ -48,7 +48,7 @@ class Landing:
             nothing = window.keys.slice(0, 0)
             keys = nothing if window.truncated else window.keys
             window = complete(window, stored_rows(store, mirror, keys, self.max_driver_rows))
-        txn, limit = Txn(capture.id, self.tick_id), self.max_driver_rows
+        txn, limit = Txn(capture.id, self.tick_id, is_durable=True), self.max_driver_rows
         version = land(store, mirror, window.rows, txn, self.metadata, limit, truncated=window.truncated)
         return self._at(capture, version)
 
@@ -58,7 +58,7 @@ class Landing:
         self.progress(f"comparing {capture.name} with its mirror: {reason}")
         with self.cut.contents(self.worker, capture.id, [*columns_of(capture), *wider], self.progress) as contents:
             narrow = _selected(contents, [name for name, _, _ in capture.columns]) if wider else contents
-            txn, limit = Txn(capture.id, self.tick_id), self.max_driver_rows
+            txn, limit = Txn(capture.id, self.tick_id, is_durable=True), self.max_driver_rows
             version = resync(store, mirror_of(capture, verdict), narrow, txn, self.metadata, limit)
             if not wider:
                 return self._at(capture, version)
@@ -66,7 +66,8 @@ class Landing:
             capture = replace(capture, columns=columns)
             schema = mirror_schema(columns_of(capture))
             metadata = {**self.metadata, "columns": [list(c) for c in columns]}
-            made = store.widen(capture.path, schema, contents, Txn(f"{capture.id}-{_WIDER}", self.tick_id), metadata)
+            wide = Txn(f"{capture.id}-{_WIDER}", self.tick_id, is_durable=True)
+            made = store.widen(capture.path, schema, contents, wide, metadata)
         self.looks[capture.id] = look_at(self.cut.connection, {capture.oid: schema.names})[capture.oid]
         return replace(capture, version=made.version)
 

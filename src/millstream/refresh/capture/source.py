@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
+from millstream.catalog.attached import LEFT, AttachedDatabase, Capture, CaptureMode
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.record import BUFFER, RESYNC, buffer_settings, columns_of, with_buffer
 from millstream.refresh.capture.switch import HINDERED, INSTALLED, TRANSITION, with_details
@@ -106,7 +106,7 @@ class Source:
             forget(self.connection, self._slot)
         else:
             drop_publication(self.connection, self._slot.publication)
-        gone = with_details(self.database, {WAL: None, TRANSITION: None, INSTALLED: None, HINDERED: None})
+        gone = with_details(self.database, {WAL: None, TRANSITION: None, INSTALLED: None, HINDERED: None, LEFT: None})
         return replace(gone, mode=CaptureMode.TRIGGER, position=None)
 
     def settle(self, captures: Sequence[Capture], *, is_hindered: bool) -> tuple[list[Capture], AttachedDatabase]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
+from millstream.catalog.attached import LEFT, AttachedDatabase, Capture, CaptureMode
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.cut import Cut
 from millstream.refresh.capture.ways import WAL, captured_tables
@@ -33,11 +33,15 @@ from millstream.sources.postgres.transition import (
     survey,
 )
 
-TRANSITION, HINDERED, INSTALLED = "transition", "hindered", "installed"
+TRANSITION, HINDERED, INSTALLED, LOST = "transition", "hindered", "installed", "lost"
 """Details of a database: a move to the WAL that is under way; why it stays on triggers; a snapshot by which triggers
-were in place again, while the WAL is still read."""
+were in place again, while the WAL is still read; how often and when changes were missing from the WAL."""
 
 _SURVEY_SECONDS = 60.0
+_BACK_OFF = timedelta(minutes=10)
+"""How long a database stays on triggers whose slot was lost, as all its tables are compared then; twice as long each
+time that happens within `_FORGIVEN`, which is also the longest."""
+_FORGIVEN = timedelta(days=1)
 
 
 @dataclass
@@ -72,7 +76,7 @@ class Switch:
         try:
             if database.mode is CaptureMode.TRANSITIONING:
                 return self._pursue(catalog, settings, now, connection, database)
-            if time.monotonic() < self.next_survey:
+            if time.monotonic() < self.next_survey or now() < _retried_at(database):
                 return database
             self.next_survey = time.monotonic() + _SURVEY_SECONDS
             return self._begin(catalog, now, connection, database, captures)
@@ -99,9 +103,9 @@ class Switch:
             reason = "; ".join(str(o) for o in found.obstacles)
             return _recorded(catalog, database, CaptureMode.TRIGGER, {HINDERED: reason})
         self.pursuit = Pursuit(begin(connection, slot, captured, now()))
-        return _recorded(
-            catalog, database, CaptureMode.TRANSITIONING, {TRANSITION: self.pursuit.transition.dump(), HINDERED: None}
-        )
+        transition = self.pursuit.transition.dump()
+        begun: dict[str, object] = {TRANSITION: transition, HINDERED: None, LEFT: None}  # a slot of that name is gone
+        return _recorded(catalog, database, CaptureMode.TRANSITIONING, begun)
 
     def _pursue(
         self,
@@ -148,6 +152,23 @@ class Switch:
         way = {"slot": slot.name, "publication": slot.publication, "published": dict(transition.published)}
         moved = with_details(database, {TRANSITION: None, WAL: way})
         return replace(moved, mode=CaptureMode.WAL, position=position.dump())
+
+
+def with_loss(database: AttachedDatabase, now: datetime, reason: str) -> AttachedDatabase:
+    """The database with the record that changes were missing from its WAL, and how long it stays on triggers then."""
+    before, times = database.details.get(LOST), 1
+    if before is not None and now - datetime.fromisoformat(before["at"]) < _FORGIVEN:
+        times = int(before["times"]) + 1
+    after = with_details(database, {LOST: {"at": now.isoformat(), "times": times}})
+    until = _retried_at(after)
+    return with_details(after, {HINDERED: f"{reason}; the WAL is tried again at {until:%Y-%m-%d %H:%M} UTC"})
+
+
+def _retried_at(database: AttachedDatabase) -> datetime:
+    lost = database.details.get(LOST)
+    if lost is None:
+        return datetime.min.replace(tzinfo=UTC)
+    return datetime.fromisoformat(lost["at"]) + min(_FORGIVEN, _BACK_OFF * (1 << min(int(lost["times"]) - 1, 20)))
 
 
 def with_details(database: AttachedDatabase, more: Mapping[str, object]) -> AttachedDatabase:

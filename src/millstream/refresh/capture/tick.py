@@ -9,20 +9,23 @@ told of their versions until they are all at one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import STALE, VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
+from millstream.catalog.attached import LEFT, STALE, VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.cut import Cut, cutting
 from millstream.refresh.capture.landing import Landing, moved, recovered
+from millstream.refresh.capture.left import leaving, let_go
 from millstream.refresh.capture.readers import Readers
 from millstream.refresh.capture.record import (
     BUFFER,
     MISSING,
+    NOT_NULL,
     POSITION,
     RESYNC,
     buffer_of,
@@ -31,7 +34,7 @@ from millstream.refresh.capture.record import (
     is_whole,
 )
 from millstream.refresh.capture.source import Source
-from millstream.refresh.capture.switch import HINDERED, INSTALLED, TRANSITION, Switch, with_details
+from millstream.refresh.capture.switch import HINDERED, INSTALLED, Switch, with_details, with_loss
 from millstream.refresh.capture.verdicts import Answer, Verdict, judge, judge_closely, key_of
 from millstream.refresh.capture.ways import WAL, Reading, RereadError, read_buffers, read_slot, slot_in
 from millstream.settings import Settings
@@ -43,13 +46,14 @@ from millstream.sources.postgres.looks import look_at
 from millstream.sources.postgres.poll import where
 from millstream.sources.postgres.positions import WalPosition
 from millstream.sources.postgres.relations import Relation, find_named
-from millstream.sources.postgres.slot import Slot, advance, can_flush_within_transaction, flush_wal
+from millstream.sources.postgres.slot import advance, can_flush_within_transaction, flush_wal
 from millstream.sources.postgres.snapshots import PgSnapshot
-from millstream.sources.postgres.transition import forget, may_cut_to_triggers, reason_of
+from millstream.sources.postgres.transition import may_cut_to_triggers, reason_of
 from millstream.sources.postgres.types import MirrorColumn
 from millstream.sources.postgres.windows import Window, trim
 
 _TRIES = 10
+_SYNCED_AT_ONCE = 8
 
 
 class _Outcome(Enum):
@@ -97,8 +101,6 @@ class Tick:
     landed: set[str] = field(default_factory=set, init=False)
     released: list[int] = field(default_factory=list, init=False)
     """The tables that are no longer captured."""
-    slots: list[Slot] = field(default_factory=list, init=False)
-    """The slots that are no longer read."""
     obstacle: str | None = field(default=None, init=False)
     """What has come in the way of a move to the WAL."""
     hindrance: str | None = field(default=None, init=False)
@@ -114,6 +116,8 @@ class Tick:
         if self.database.open_tick is not None:
             self._recover(self.database.open_tick)
         self.known = dict(self.captures)
+        if LEFT in self.database.details:
+            self._let_go()
         here = where(self.connection)
         self.again, self.identity = self._known_reasons(), _identity(self.database)
         if here.identity == self.identity and not self.again and self._is_there(here.snapshot):
@@ -167,10 +171,9 @@ class Tick:
 
     def _distrust(self, reason: str) -> None:
         """Nothing that was captured before says anything about the tables as they are."""
-        if WAL in self.database.details:
-            self.slots.append(slot_in(self.database))
-        gone = {WAL: None, TRANSITION: None, INSTALLED: None, HINDERED: reason}
-        self.database = replace(with_details(self.database, gone), mode=CaptureMode.TRIGGER)
+        self.switch.close()
+        database = with_details(leaving(self.database), {HINDERED: reason})
+        self.database = replace(database, mode=CaptureMode.TRIGGER)
         for capture in self.captures.values():
             details = {k: v for k, v in capture.details.items() if k != BUFFER} | {RESYNC: reason}
             self.captures[capture.id] = replace(capture, details=details)
@@ -281,6 +284,7 @@ class Tick:
                 raise
             self.progress(f"{self.database.name} is captured by triggers again: {error.message}")
             self._distrust(reason_of(error))
+            self.database = with_loss(self.database, self.now(), reason_of(error))
             return _Outcome.AGAIN
         answers = (Answer.FOLLOW, Answer.RESYNC)
         reread = {i: r for i, r in self.again.items() if verdicts[i].answer in answers} if reading.is_whole else {}
@@ -311,11 +315,25 @@ class Tick:
         for id_, reason in reread.items():
             self.captures[id_] = landing.compare(before[id_], verdicts[id_], reason, wider.get(id_, ()))
         self._check_held(cut, [before[id_] for id_ in reread])
+        self._make_durable({id_: self.known[id_] for id_ in touched})
         self.landed |= touched
         for id_, look in landing.looks.items():
             verdicts = {**verdicts, id_: replace(verdicts[id_], look=look)}
         self.hindrance = reading.hindrance
         self._complete(cut, verdicts, reading, touched, tick_id)
+
+    def _make_durable(self, before: Mapping[str, Capture]) -> None:
+        """Wait for the disk: what came to mirrors since is about to be forgotten by the database."""
+
+        def sync(id_: str) -> None:
+            old, new = before[id_].version, self.captures[id_].version
+            assert old is not None
+            assert new is not None
+            self.worker.store.make_durable(self.captures[id_].path, old, new)
+
+        if before:
+            with ThreadPoolExecutor(min(_SYNCED_AT_ONCE, len(before))) as pool:  # a disk syncs many at once as fast
+                list(pool.map(sync, before))
 
     def _check_held(self, cut: Cut, compared: Sequence[Capture]) -> None:
         """See that nobody could have altered the tables while they were compared; else that is to be done again."""
@@ -379,7 +397,8 @@ class Tick:
         is_seen = database.details.get(VIEWS) != self.database.details.get(VIEWS)
         self.database = self._switched(cut, database)
         changed = [c for c in self.captures.values() if c != self.known[c.id]]
-        self.catalog.put_database(self.database, captures=changed, is_seen=is_seen)
+        is_durable = bool(touched) or CaptureMode.WAL in (database.mode, self.database.mode)  # else nothing is trimmed
+        self.catalog.put_database(self.database, captures=changed, is_seen=is_seen, is_durable=is_durable)
         self.known = dict(self.captures)
 
     def _switched(self, cut: Cut, database: AttachedDatabase) -> AttachedDatabase:
@@ -397,8 +416,7 @@ class Tick:
         assert database.position is not None
         if not may_cut_to_triggers(WalPosition.load(database.position), PgSnapshot.parse(str(installed))):
             return database
-        self.slots.append(slot_in(database))
-        moved_back = with_details(database, {WAL: None, INSTALLED: None, HINDERED: self.hindrance})
+        moved_back = with_details(leaving(database), {HINDERED: self.hindrance})
         return replace(moved_back, mode=CaptureMode.TRIGGER, position={"snapshot": database.position["snapshot"]})
 
     @property
@@ -424,16 +442,19 @@ class Tick:
             trim(self.connection, [buffer_of(c) for c in landed], position["snapshot"])
         for oid in self.released:
             source.release(oid)
-        for slot in self.slots:
-            forget(self.connection, slot)
-        self.released, self.slots, self.landed, self.obstacle = [], [], set(), None
+        self._let_go()
+        self.released, self.landed, self.obstacle = [], set(), None
+
+    def _let_go(self) -> None:
+        self.database = let_go(self.connection, self.catalog, self.database, self.progress)
 
     def _recover(self, tick: OpenTick) -> None:
         """Find out where the mirrors are that a tick was bringing forward when it was cut short."""
         self.progress(f"recovering an interrupted tick of {self.database.name}")
-        for capture in self.captures.values():
-            after = recovered(self.worker.store, capture, tick, self.database.position)
-            self.captures[capture.id] = after
+        before = dict(self.captures)
+        for capture in before.values():
+            self.captures[capture.id] = recovered(self.worker.store, capture, tick, self.database.position)
+        self._make_durable(before)
         self.database = replace(self.database, last_tick=max(self.database.last_tick, tick.id), open_tick=None)
         self.catalog.put_database(self.database, captures=list(self.captures.values()))
 
@@ -460,6 +481,7 @@ def _recorded(
     details = {k: v for k, v in details.items() if k not in (POSITION, RESYNC, MISSING)}
     look = verdict.look
     assert look is not None
+    details[NOT_NULL] = list(look.not_null)
     return replace(capture, key=key_of(capture, look), shape=look.shape, filenodes=look.storage, details=details)
 
 

@@ -10,14 +10,16 @@ from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.cut import Cut
 from millstream.refresh.capture.record import POSITION, buffer_of, columns_of
 from millstream.sources.postgres.connection import Connection
+from millstream.sources.postgres.held import TOO_MUCH
 from millstream.sources.postgres.keyed import KeyedWindow
 from millstream.sources.postgres.positions import WalPosition
 from millstream.sources.postgres.relations import read_relations
 from millstream.sources.postgres.slot import Slot
 from millstream.sources.postgres.snapshots import PgSnapshot
 from millstream.sources.postgres.transition import Captured, Step, check_published, next_step, survey
+from millstream.sources.postgres.trims import trimmed_past
 from millstream.sources.postgres.wal import next_position, read_wal
-from millstream.sources.postgres.windows import Window, changed_buffers, read_window
+from millstream.sources.postgres.windows import Window, changed_buffers, read_window, too_large
 
 WAL = "wal"
 """A detail of a database: its slot, the publication, and how that publishes each captured table."""
@@ -63,16 +65,25 @@ def read_buffers(cut: Cut, database: AttachedDatabase, captures: Sequence[Captur
     """The windows that end at the cut, from the buffers of triggers.
 
     Raises:
-        RereadError: a part of a table was truncated, or a value came that no mirror can hold; it may be gone again.
+        RereadError: a part of a table was truncated; a value came that no mirror can hold, and may be gone again; the
+            buffer was trimmed past the mirror, as happens when a lake is restored from a copy; or it is too much.
     """
     by_start: dict[str, list[Capture]] = {}
     for capture in captures:
         by_start.setdefault(str(position_of(database, capture)["snapshot"]), []).append(capture)
     windows, blind = dict[str, Window](), dict[str, str]()
     for old, group in by_start.items():
-        changed = changed_buffers(cut.connection, [buffer_of(c) for c in group], old, cut.position)
+        buffers = [buffer_of(c) for c in group]
+        changed, behind = changed_buffers(cut.connection, buffers, old, cut.position), set[int]()
+        if old != cut.position:
+            behind = trimmed_past(cut.connection, buffers, old)
+        large = too_large(cut.connection, buffers, changed, old, cut.position)
         for capture in group:
-            if capture.oid in changed:
+            if capture.oid in behind:
+                blind[capture.id] = "its mirror is older than what its buffer has"
+            elif capture.oid in large:
+                blind[capture.id] = TOO_MUCH
+            elif capture.oid in changed:
                 buffer, columns = buffer_of(capture), columns_of(capture)
                 try:
                     windows[capture.id] = read_window(cut.connection, buffer, columns, old, cut.position)

@@ -42,6 +42,7 @@ from millstream.sources.postgres.installed import (
     triggers_of,
 )
 from millstream.sources.postgres.relations import PgColumn, Relation, RelationKind
+from millstream.sources.postgres.trims import create_trims, forget_trims, note_trims
 from millstream.sources.postgres.types import MirrorColumn
 
 Result = TypeVar("Result")
@@ -168,6 +169,7 @@ def prepare_schema(connection: Connection, relation: Relation, settings: BufferS
             for statement in schema_statements(settings.schema):
                 connection.execute(statement)
             connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(name, sql.Literal(settings.mark)))
+        create_trims(connection, settings.schema)
 
 
 def put_in_place(
@@ -190,6 +192,9 @@ def put_in_place(
     )
     _put_functions(connection, relation, kept, by_row, schema)
     _put_triggers(connection, relation, by_row, schema)
+    row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    note_trims(connection, schema, [relation.oid], row[0])  # writers are locked out: it sees all that is not buffered
     return buffer_info(connection, relation, settings)
 
 
@@ -356,6 +361,7 @@ def _drop(connection: Connection, oid: int, settings: BufferSettings) -> None:
     _drop_functions(connection, oid, settings.schema)
     has = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [settings.schema]).fetchone()
     if has is not None:
+        forget_trims(connection, settings.schema, oid)
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(settings.schema, buffer_name(oid))))
 
 

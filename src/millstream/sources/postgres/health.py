@@ -10,8 +10,6 @@ from millstream.sources.postgres.installed import FIRES_ALWAYS, NEVER_FIRES, fir
 from millstream.sources.postgres.lsn import print_lsn
 from millstream.sources.postgres.slot import Slot, SlotState, slot_state
 
-LAG_THRESHOLD_BYTES = 100 << 20
-
 SLOT_MISSING = "replication_slot_missing"
 SLOT_LOST = "replication_slot_lost"
 LAG_EXCEEDED = "slot_lag_exceeds_threshold"
@@ -51,15 +49,18 @@ def slot_health(connection: Connection, slot: Slot, mode: str, sources: Sequence
 
 def check_cdc_health(
     connection: Connection,
+    database: str,
     slot: Slot,
     mode: str,
     sources: Sequence[tuple[int, str]],
+    lag_threshold_bytes: int,
     buffer_schema: str | None = None,
-    lag_threshold_bytes: int = LAG_THRESHOLD_BYTES,
 ) -> list[CdcHealth]:
     """Each captured table of a database: how it is captured, how far behind its slot is, and what is wrong.
 
     Args:
+        database: the name it is attached under.
+        lag_threshold_bytes: how far the slot may be behind, or how much WAL it may keep, before that is an alert.
         buffer_schema: where the functions of its triggers are; None does not look at triggers.
     """
     rows = connection.execute(
@@ -75,6 +76,7 @@ def check_cdc_health(
     fire = firing(connection, [oid for oid, _ in sources], buffer_schema or "") if is_triggered else {}
     return [
         CdcHealth(
+            database=database,
             source_relid=oid,
             source_table=found.get(oid, name),
             cdc_mode=mode,
@@ -108,10 +110,10 @@ def unknown_slot(slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> l
     ]
 
 
-def unknown_health(slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> list[CdcHealth]:
+def unknown_health(database: str, slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> list[CdcHealth]:
     """As `check_cdc_health`, of a database that cannot be asked."""
     slot_name = slot.name if mode != "TRIGGER" else None
-    return [CdcHealth(oid, name, mode, slot_name, None, None, UNREACHABLE) for oid, name in sources]
+    return [CdcHealth(database, oid, name, mode, slot_name, None, None, UNREACHABLE) for oid, name in sources]
 
 
 def slot_alert(state: SlotState | None, mode: str, lag_threshold_bytes: int) -> str | None:

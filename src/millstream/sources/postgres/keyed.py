@@ -16,6 +16,7 @@ from millstream import naming
 from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.decode import decode_texts
 from millstream.sources.postgres.fitness import WalTable
+from millstream.sources.postgres.held import row_bytes
 from millstream.sources.postgres.pgoutput import UNCHANGED, Row, Value
 from millstream.sources.postgres.windows import Window
 
@@ -126,12 +127,12 @@ class KeyedChanges:
         self._images: dict[tuple[Value, ...], _Image] = {}
         self._touched: dict[tuple[Value, ...], bool] = {}  # to whether the row was there before
         self._truncated = False
+        self.held = 0
+        """About how many bytes it takes."""
 
     def insert(self, new: Row) -> None:
         """A row came."""
-        key = self._key(new)
-        self._touched.setdefault(key, False)
-        self._images[key] = _Image(list(new), None)
+        self._put(self._key(new), _Image(list(new), None))
 
     def update(self, old: Row | None, is_old_whole: bool, new: Row) -> None:
         """A row became another one, perhaps of another key."""
@@ -149,8 +150,7 @@ class KeyedChanges:
                 values[place] = before.values[place] if before is not None else UNCHANGED
                 has_gap = has_gap or values[place] is UNCHANGED
         key = self._key(values)
-        self._touched.setdefault(key, False)
-        self._images[key] = _Image(values, origin if has_gap else None)
+        self._put(key, _Image(values, origin if has_gap else None))
 
     def delete(self, old: Row) -> None:
         """A row went."""
@@ -160,7 +160,7 @@ class KeyedChanges:
         """All rows went."""
         self._images.clear()
         self._touched.clear()
-        self._truncated = True
+        self._truncated, self.held = True, 0
 
     def window(self) -> KeyedWindow | None:
         """The net effect; None if there was no change at all."""
@@ -199,6 +199,18 @@ class KeyedChanges:
             )
         return key
 
+    def _put(self, key: tuple[Value, ...], image: _Image) -> None:
+        if key not in self._touched:
+            self._touch(key, was_there=False)
+        if (old := self._images.get(key)) is not None:
+            self.held -= row_bytes(old.values)
+        self.held += row_bytes(image.values)
+        self._images[key] = image
+
+    def _touch(self, key: tuple[Value, ...], *, was_there: bool) -> None:
+        self.held += row_bytes(key)
+        self._touched[key] = was_there
+
     def _take(self, key: tuple[Value, ...]) -> _Image | None:
         """The newest row of a key, which it no longer has; None where that is still the mirror's."""
         image = self._images.pop(key, None)
@@ -209,7 +221,9 @@ class KeyedChanges:
                     f"the WAL changes a row of {self._table.name} that is gone by then",
                     hint="the table is read anew at the next refresh",
                 )
-            self._touched[key] = True
+            self._touch(key, was_there=True)
+        else:
+            self.held -= row_bytes(image.values)
         return image
 
 

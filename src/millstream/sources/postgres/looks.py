@@ -21,6 +21,7 @@ class Look:
         storage: of the files and partitions its rows lie in. TRUNCATE and every rewrite move it, and so do a partition
             that is attached, also one that was detached in between, and a column that was renamed and renamed back.
         key: the columns of the primary key or replica identity.
+        not_null: those of the captured columns that are never NULL.
     """
 
     oid: int
@@ -29,9 +30,11 @@ class Look:
     shape: str
     storage: str
     key: tuple[str, ...]
+    not_null: tuple[str, ...]
 
 
-# The key of a table says nothing of rows that only inherit from it, as those of partitions do not.
+# The key of a table says nothing of rows that only inherit from it, as those of partitions do not; nor does NOT NULL,
+# which a foreign table does not enforce, and rows that were there before a NOT VALID one may not obey.
 _LOOK = """
 WITH RECURSIVE wanted AS MATERIALIZED (SELECT * FROM unnest(%s::oid[], %s::jsonb[]) w(oid, names)),
 below(top, oid, mark) AS (
@@ -50,7 +53,10 @@ labels AS (
 shaped AS (
   SELECT a.attrelid, string_agg(a.xmin::text, ',' ORDER BY a.attnum) AS touched,
          md5(string_agg(concat_ws(' ', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attgenerated,
-                                  a.attcollation, l.mark), ',' ORDER BY a.attnum)) AS mark
+                                  a.attcollation, l.mark), ',' ORDER BY a.attnum)) AS mark,
+         array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnotnull AND NOT EXISTS (
+           SELECT FROM pg_constraint n WHERE n.conrelid = a.attrelid AND n.contype = 'n' AND NOT n.convalidated
+             AND n.conkey[1] = a.attnum)) AS not_null
   FROM wanted w JOIN pg_attribute a ON a.attrelid = w.oid JOIN pg_type t ON t.oid = a.atttypid
   LEFT JOIN labels l ON l.enumtypid IN (t.oid, t.typelem, t.typbasetype)
   WHERE a.attnum > 0 AND NOT a.attisdropped AND w.names ? a.attname::text GROUP BY 1
@@ -65,7 +71,8 @@ SELECT c.oid::bigint, n.nspname, c.relname, coalesce(s.mark, ''),
        CASE WHEN c.relkind = 'p' OR b.tables = 1 THEN ARRAY(
          SELECT a.attname::text FROM unnest(k.places) WITH ORDINALITY p(num, place)
          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = p.num WHERE p.place <= k.n ORDER BY p.place)
-       ELSE '{}' END
+       ELSE '{}' END,
+       CASE WHEN c.relkind = 'p' OR c.relkind = 'r' AND b.tables = 1 THEN coalesce(s.not_null, '{}') ELSE '{}' END
 FROM wanted w JOIN pg_class c ON c.oid = w.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN stored b ON b.top = c.oid LEFT JOIN shaped s ON s.attrelid = c.oid LEFT JOIN keys k ON k.indrelid = c.oid
 """
@@ -76,4 +83,7 @@ def look_at(connection: Connection, columns: Mapping[int, Sequence[str]]) -> dic
     if not columns:
         return {}
     rows = connection.execute(_LOOK, [list(columns), [json.dumps(list(names)) for names in columns.values()]])
-    return {oid: Look(oid, schema, name, shape, storage, tuple(key)) for oid, schema, name, shape, storage, key in rows}
+    return {
+        oid: Look(oid, schema, name, shape, storage, tuple(key), tuple(not_null))
+        for oid, schema, name, shape, storage, key, not_null in rows
+    }

@@ -259,13 +259,13 @@ def may_cut_to_triggers(position: WalPosition, installed: PgSnapshot) -> bool:
     return position.snapshot.covers(installed)
 
 
-def forget(connection: Connection, slot: Slot) -> str | None:
+def forget(connection: Connection, slot: Slot, wait_seconds: float = 5.0) -> str | None:
     """Drop a slot and its publication; the statement for the owner if the publication is not ours to drop.
 
     Raises:
         MillstreamError: LOCK_TIMEOUT while somebody reads the slot.
     """
-    drop_slot(connection, slot.name)
+    drop_slot(connection, slot.name, wait_seconds)
     if drop_publication(connection, slot.publication):
         return None
     return f'DROP PUBLICATION "{slot.publication}"'

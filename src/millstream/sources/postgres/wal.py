@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from millstream import naming
 from millstream.errors import Code, MillstreamError
+from millstream.sources.postgres import held
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.decode import batch_schema, decode_texts
 from millstream.sources.postgres.fitness import WalTable
+from millstream.sources.postgres.held import row_bytes
 from millstream.sources.postgres.keyed import KeyedChanges, KeyedWindow
 from millstream.sources.postgres.pgoutput import (
     UNCHANGED,
@@ -50,7 +52,7 @@ class WalBatch:
     Args:
         windows: of each capture that has changes and whose columns are as they were.
         altered: why the changes of a capture cannot be read: its columns are others from some transaction on, or it
-            had a value that no mirror can hold.
+            had a value that no mirror can hold, or there are too many.
         position: the new one, with the place up to which the slot can be advanced once the windows are durable.
         transactions: how many there were.
     """
@@ -154,6 +156,7 @@ class WalReader:
     _changes: dict[str, Changes] = field(default_factory=dict)
     _routes: dict[int, _Route | tuple[str, str]] = field(default_factory=dict)
     _is_wanted: bool = False
+    _held: int = 0
 
     def read(self, messages: Iterable[Message]) -> None:
         """Take all messages."""
@@ -170,6 +173,7 @@ class WalReader:
                 case Truncate() if self._is_wanted:
                     for oid in message.oids:
                         if (route := self._route(oid)) is not None:
+                            self._held -= route.changes.held
                             route.changes.truncate()
                 case Commit():
                     self._is_wanted = False
@@ -190,13 +194,25 @@ class WalReader:
         return made
 
     def _apply(self, change: Insert | Update | Delete, route: _Route) -> None:
+        before = route.changes.held
         try:
             _apply(change, route.changes, route.pick)
         except MillstreamError as error:
             reason = _unsupported(error)
-            capture_id = next(id_ for id_, changes in self._changes.items() if changes is route.changes)
-            self.altered.setdefault(capture_id, reason)
-            self._routes[change.oid] = (capture_id, reason)
+            self._give_up(next(id_ for id_, changes in self._changes.items() if changes is route.changes), reason)
+            self._held -= before
+            return
+        self._held += route.changes.held - before
+        while self._held > held.MOST_BYTES:
+            largest = max(self._changes, key=lambda id_: self._changes[id_].held)
+            self._held -= self._changes[largest].held
+            self._give_up(largest, held.TOO_MUCH)
+
+    def _give_up(self, capture_id: str, reason: str) -> None:
+        """Keep nothing of a capture's changes."""
+        self.altered.setdefault(capture_id, reason)
+        del self._changes[capture_id]
+        self._routes |= {t.oid: (capture_id, reason) for t in self.tables if t.id == capture_id}
 
     def _begin(self, transaction: Begin) -> None:
         is_new = self.new.has_read(transaction)
@@ -213,6 +229,8 @@ class WalReader:
         return None
 
     def _describe(self, table: WalTable, message: RelationMessage) -> None:
+        if table.id in self.altered:
+            return
         found = {c.name: (place, (c.type_oid, c.type_modifier)) for place, c in enumerate(message.columns)}
         for column in table.columns:
             place = found.get(column.name)
@@ -240,6 +258,8 @@ class ExactChanges:
         self._weights: list[int] = []
         self._decoded: list[pa.Table] = []
         self._truncated = False
+        self.held = 0
+        """About how many bytes it takes."""
 
     def insert(self, new: Row) -> None:
         """A row came."""
@@ -265,7 +285,7 @@ class ExactChanges:
     def truncate(self) -> None:
         """All rows went."""
         self._rows, self._weights, self._decoded = [], [], []
-        self._truncated = True
+        self._truncated, self.held = True, 0
 
     def window(self) -> Window | None:
         """The Z-set; None if there was no change at all."""
@@ -276,6 +296,7 @@ class ExactChanges:
         return Window(pa.concat_tables([empty, *self._decoded]), self._truncated)
 
     def _add(self, row: Row, weight: int) -> None:
+        self.held += row_bytes(row)
         self._rows.append(row)
         self._weights.append(weight)
         if len(self._rows) >= _DECODED_AT_ONCE:

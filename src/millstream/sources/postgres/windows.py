@@ -7,7 +7,7 @@ has passed it. Transactions come whole, and in exactly one window.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,16 +20,21 @@ from psycopg.pq import TransactionStatus
 
 from millstream.errors import Code, MillstreamError
 from millstream.naming import WEIGHT
+from millstream.sources.postgres import held
 from millstream.sources.postgres.buffer_sql import LEAF, SEQUENCE, SIGN, TRANSACTION
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.decode import batch_schema, read_csv
 from millstream.sources.postgres.installed import BufferInfo
+from millstream.sources.postgres.trims import note_trims
 from millstream.sources.postgres.types import MirrorColumn
 
 _TRIM_BLOCKS = 4_096
 """How much of a buffer is trimmed in one transaction: 32 MB, well under a second."""
 _VACUUM_ROWS = 100_000
 """Having deleted so many rows, we do not wait for the server's own vacuum: each poll reads the whole buffer."""
+
+_MEASURED_FROM = 8
+"""Buffers are measured from this part of what may be held on: long texts lie in them compressed."""
 
 _SIGN_COLUMN = MirrorColumn(WEIGHT, "smallint", "bigint")
 _LEAF_COLUMN = MirrorColumn(LEAF, "oid", "bigint")
@@ -118,17 +123,42 @@ def _read(connection: Connection, buffer: BufferInfo, columns: Sequence[MirrorCo
     return Window(_without_leaf(data), truncated=whole is not None)
 
 
-def changed_buffers(connection: Connection, buffers: Sequence[BufferInfo], old: str, new: str) -> set[int]:
-    """The oids of the sources that have changes between two snapshots, by one statement.
+def changed_buffers(connection: Connection, buffers: Sequence[BufferInfo], old: str, new: str) -> dict[int, int]:
+    """The oids of the sources that have changes between two snapshots, by one statement, and their buffers' bytes.
 
     Raises:
         MillstreamError: CAPTURE_LOST if a buffer is not there.
     """
     if not buffers:
-        return set()
+        return {}
     query = _changed_query(tuple((b.schema, b.oid) for b in buffers))
     with _intact():
-        return {oid for (oid,) in connection.execute(query, {"old": old, "new": new}, prepare=True)}
+        return dict(connection.execute(query, {"old": old, "new": new}, prepare=True).fetchall())
+
+
+def too_large(
+    connection: Connection, buffers: Sequence[BufferInfo], changed: Mapping[int, int], old: str, new: str
+) -> set[int]:
+    """Those of the changed sources whose windows are not to be read: all of them together would be too much to hold.
+
+    Args:
+        changed: what `changed_buffers` says.
+    """
+    if sum(changed.values()) <= held.MOST_BYTES // _MEASURED_FROM:
+        return set()
+    sizes: dict[int, int] = {}
+    for buffer in buffers:
+        if buffer.oid in changed:
+            query = sql.SQL("SELECT sum(octet_length(b::text) + 20)::bigint FROM {} b WHERE {}")
+            row = connection.execute(query.format(buffer.table, _within(old, new))).fetchone()
+            assert row is not None
+            sizes[buffer.oid] = row[0] or 0
+    total, left = 0, set[int]()
+    for oid, size in sorted(sizes.items(), key=lambda item: item[1]):
+        total += size
+        if total > held.MOST_BYTES:
+            left.add(oid)
+    return left
 
 
 def trim(connection: Connection, buffers: Sequence[BufferInfo], oldest: str) -> int:
@@ -144,6 +174,9 @@ def trim(connection: Connection, buffers: Sequence[BufferInfo], oldest: str) -> 
         MillstreamError: CAPTURE_LOST if a buffer is not there.
     """
     deleted = 0
+    for schema in {b.schema for b in buffers}:
+        with _intact():
+            note_trims(connection, schema, [b.oid for b in buffers if b.schema == schema], oldest)
     for buffer in buffers:
         with _intact():
             gone = _trim(connection, buffer, oldest)
@@ -157,7 +190,7 @@ def trim(connection: Connection, buffers: Sequence[BufferInfo], oldest: str) -> 
 def _intact() -> Iterator[None]:
     try:
         yield
-    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as e:
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName) as e:
         raise MillstreamError(
             Code.CAPTURE_LOST,
             f"a buffer was removed or altered: {e.diag.message_primary}",
@@ -206,7 +239,9 @@ _WITHIN = (
 @lru_cache(maxsize=32)
 def _changed_query(buffers: tuple[tuple[str, int], ...]) -> bytes:
     parts = [
-        sql.SQL("SELECT {}::bigint WHERE EXISTS (SELECT FROM {} WHERE {})").format(
+        sql.SQL(
+            "SELECT {}::bigint, pg_table_size(found.tableoid) FROM (SELECT tableoid FROM {} WHERE {} LIMIT 1) found"
+        ).format(
             sql.Literal(oid),
             sql.Identifier(schema, f"changes_{oid}"),
             sql.SQL(_WITHIN).format(

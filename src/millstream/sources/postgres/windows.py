@@ -20,7 +20,7 @@ from psycopg.pq import TransactionStatus
 
 from millstream.errors import Code, MillstreamError
 from millstream.naming import WEIGHT
-from millstream.sources.postgres.buffer_sql import LEAF, SEQUENCE, SIGN, TRANSACTION
+from millstream.sources.postgres.buffer_sql import LEAF, ORDER, SIGN, TRANSACTION
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.decode import batch_schema, read_csv
 from millstream.sources.postgres.installed import BufferInfo
@@ -105,8 +105,8 @@ def _read(connection: Connection, buffer: BufferInfo, columns: Sequence[MirrorCo
         return Window(_without_leaf(rows))
     whole, part = _last_markers(connection, buffer, within)
     if whole is not None:
-        # TRUNCATE waits for all writers and keeps them out, so what came before it has lower numbers, the rest higher.
-        within = sql.SQL("{} AND {} > {}").format(within, sql.Identifier(SEQUENCE), whole)
+        # TRUNCATE waits for all writers and keeps them out, so what came before it is before it in the WAL.
+        within = sql.SQL("{} AND {} > {}").format(within, sql.Identifier(ORDER), whole)
         rows = _copy(connection, buffer, columns, within)
         is_marker = pc.equal(rows[WEIGHT], 0)
         strange = _is_of_another_leaf(rows, buffer)
@@ -246,8 +246,8 @@ def _without_leaf(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([LEAF]) if LEAF in rows.column_names else rows
 
 
-def _last_markers(connection: Connection, buffer: BufferInfo, within: sql.Composed) -> tuple[int | None, int | None]:
-    """The numbers of the last TRUNCATE of the whole table, and of the last one of a part of it."""
+def _last_markers(connection: Connection, buffer: BufferInfo, within: sql.Composed) -> tuple[str | None, str | None]:
+    """Where in the WAL the last TRUNCATE of the whole table is, and the last one of a part of it."""
     is_part = (
         sql.SQL("{} = ANY({}::oid[])").format(sql.Identifier(LEAF), list(buffer.leaves))
         if buffer.by_row
@@ -256,10 +256,10 @@ def _last_markers(connection: Connection, buffer: BufferInfo, within: sql.Compos
     is_whole = sql.SQL("{} IS NULL").format(sql.Identifier(LEAF)) if buffer.by_row else sql.SQL("true")
     row = connection.execute(
         sql.SQL(
-            "SELECT max({seq}) FILTER (WHERE {whole}), max({seq}) FILTER (WHERE {part}) FROM {buffer} "
+            "SELECT max({order}) FILTER (WHERE {whole}), max({order}) FILTER (WHERE {part}) FROM {buffer} "
             "WHERE {within} AND {sign} = 0"
         ).format(
-            seq=sql.Identifier(SEQUENCE),
+            order=sql.Identifier(ORDER),
             whole=is_whole,
             part=is_part,
             buffer=buffer.table,
@@ -271,11 +271,11 @@ def _last_markers(connection: Connection, buffer: BufferInfo, within: sql.Compos
     return row[0], row[1]
 
 
-def _has_rows_before(connection: Connection, buffer: BufferInfo, within: sql.Composed, part: int) -> bool:
+def _has_rows_before(connection: Connection, buffer: BufferInfo, within: sql.Composed, part: str) -> bool:
     """Whether there were rows for a TRUNCATE of a part to remove: one of the whole table reports all its parts too."""
     row = connection.execute(
         sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} AND {} <> 0 AND {} < {})").format(
-            buffer.table, within, sql.Identifier(SIGN), sql.Identifier(SEQUENCE), part
+            buffer.table, within, sql.Identifier(SIGN), sql.Identifier(ORDER), part
         )
     ).fetchone()
     return row == (True,)

@@ -272,8 +272,7 @@ class Captures:
     def _copy(self, cut: Cut, capture: Capture) -> int:
         worker, columns = self._workers.here(), columns_of(capture)
         worker.store.create(capture.path, mirror_schema(columns), stats_columns=capture.key)
-        with cut.contents(worker, capture.id, columns, self._progress) as rows:
-            return worker.store.append(capture.path, rows, Txn(capture.id, _LOAD), commit_metadata(cut)).version
+        return cut.load(worker, capture, columns, Txn(capture.id, _LOAD), commit_metadata(cut), self._progress)
 
     def _widen(
         self,

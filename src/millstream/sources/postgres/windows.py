@@ -127,8 +127,8 @@ def changed_buffers(connection: Connection, buffers: Sequence[BufferInfo], old: 
     if not buffers:
         return set()
     query = _changed_query(tuple((b.schema, b.oid) for b in buffers))
-    with _intact():
-        return {oid for (oid,) in connection.execute(query, {"old": old, "new": new}, prepare=True)}
+    with _intact(), psycopg.RawCursor(connection) as cursor:  # others look for placeholders in all of it each time
+        return {oid for (oid,) in cursor.execute(query, [old, new], prepare=True)}
 
 
 def trim(connection: Connection, buffers: Sequence[BufferInfo], oldest: str) -> int:
@@ -211,8 +211,8 @@ def _changed_query(buffers: tuple[tuple[str, int], ...]) -> bytes:
             sql.Identifier(schema, f"changes_{oid}"),
             sql.SQL(_WITHIN).format(
                 xid=sql.Identifier(TRANSACTION),
-                old=sql.SQL("%(old)s::pg_snapshot"),
-                new=sql.SQL("%(new)s::pg_snapshot"),
+                old=sql.SQL("$1::pg_snapshot"),
+                new=sql.SQL("$2::pg_snapshot"),
             ),
         )
         for schema, oid in buffers

@@ -6,15 +6,18 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.bench.page import show
 from millstream.bench.postgres.report import write_report
 from millstream.bench.run import DEFAULT_OUT, machine
+from millstream.errors import Code, MillstreamError
 
 if TYPE_CHECKING:
     from millstream.cli.output import Output
+    from millstream.service import Millstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Sizes:
     latency_rounds: int = 15
     idle_tables: int = 50
     idle_rounds: int = 50
-    loaded_rows: tuple[int, ...] = (1_000_000, 2_000_000, 5_000_000)
+    loaded_rows: tuple[int, ...] = (2_000_000, 5_000_000)
     load_rounds: int = 2
 
 
@@ -57,12 +60,26 @@ def run_postgres(
     show(output, result, write_report(result, out or DEFAULT_OUT, quick=quick))
 
 
-def measured(sizes: Sizes, tell: Callable[[str], None]) -> dict[str, Any]:
-    """The raw data."""
-    from millstream.bench.postgres import idle, latency, loading, overhead
-    from millstream.bench.postgres.shop import SETTINGS, new_shop
+def measured(
+    sizes: Sizes, tell: Callable[[str], None], opened: Callable[[Path], Millstream] | None = None
+) -> dict[str, Any]:
+    """The raw data.
+
+    Args:
+        opened: opens the lake that is measured with.
+
+    Raises:
+        MillstreamError: DEPENDENCY_MISSING if the server or the driver is not installed.
+    """
+    try:
+        from millstream.bench.postgres import idle, latency, loading, overhead
+        from millstream.bench.postgres.shop import SETTINGS, new_shop
+        from millstream.testing.postgres_server import LOGICAL, Server
+    except ImportError as e:
+        raise MillstreamError(
+            Code.DEPENDENCY_MISSING, "this benchmark needs psycopg", hint="pip install 'millstream[demo]'"
+        ) from e
     from millstream.service import connect
-    from millstream.testing.postgres_server import LOGICAL, Server
 
     tell("starting two PostgreSQL servers")
     with Server({**SETTINGS, **LOGICAL}) as server:
@@ -77,7 +94,7 @@ def measured(sizes: Sizes, tell: Callable[[str], None]) -> dict[str, Any]:
             )
         with (
             tempfile.TemporaryDirectory(prefix="millstream-bench-") as name,
-            connect(Path(name) / "lake", progress=tell) as ms,
+            (opened or partial(connect, progress=tell))(Path(name) / "lake") as ms,
         ):
             shops = {"trigger": new_shop(server), "wal": new_shop(server)}
             latencies = latency.measure(ms, shops, rows=sizes.served_rows, rounds=sizes.latency_rounds, tell=tell)

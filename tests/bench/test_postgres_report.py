@@ -95,7 +95,7 @@ def test_every_target_can_be_missed() -> None:
     assert len(missed(wal=0.11)) == len(KINDS)
     assert missed(row_ms=121.0)[0] == "from COMMIT to the served row, trigger: 6.0 trivial Spark jobs (at most 6)"
     assert missed(busy=5.0) == ["a tick that finds nothing, busy: 5.00 ms (under 5)"]
-    assert missed(load=3.1) == ["first load of 2,000,000 rows: 1.55 times COPY TO and Parquet (at most 1.5)"]
+    assert missed(load=3.1) == ["first load of 2,000,000 rows: 1.55 times COPY and Parquet (at most 1.5)"]
 
 
 def test_raw_data_plot_and_page_lie_together(tmp_path: Path) -> None:

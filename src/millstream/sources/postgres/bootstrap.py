@@ -70,15 +70,19 @@ def read_small(
     relation: Relation,
     columns: Sequence[MirrorColumn],
     progress: Progress | None = None,
-    max_rows: int = DRIVER_ROWS,
+    max_rows: int | None = None,
 ) -> pa.Table | None:
     """The relation's rows as of the snapshot, if they are few enough for the driver; None if not.
+
+    Args:
+        max_rows: how many are few enough, by default `DRIVER_ROWS`.
 
     Raises:
         MillstreamError: see `read_chunk`.
     """
     pieces = chunks(snapshot.connection, relation, columns)
-    if sum(c.rows for c in pieces) > max_rows or sum(c.size_bytes for c in pieces) > DRIVER_BYTES:
+    most = DRIVER_ROWS if max_rows is None else max_rows
+    if sum(c.rows for c in pieces) > most or sum(c.size_bytes for c in pieces) > DRIVER_BYTES:
         return None
     read: list[pa.RecordBatch] = []
     size_bytes = 0

@@ -93,8 +93,10 @@ def _text(connection: Connection, table: str) -> bytes:
     libpq, parts = connection.pgconn, list[bytes]()
     statement = sql.SQL("COPY {} TO STDOUT (FORMAT csv)").format(sql.Identifier(table))
     libpq.exec_(statement.as_bytes(connection))
-    while True:
-        size, data = libpq.get_copy_data(0)
-        if size < 0:
-            return b"".join(parts)
+    size, data = libpq.get_copy_data(0)
+    while size > 0:
         parts.append(bytes(data))
+        size, data = libpq.get_copy_data(0)
+    while libpq.get_result() is not None:
+        pass
+    return b"".join(parts)

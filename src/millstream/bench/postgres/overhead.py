@@ -1,6 +1,6 @@
 """What capture costs the application: the same statements on tables that are captured and on tables that are not.
 
-Each round runs them on every table, in an order that rotates. One table without capture is there twice: how much
+Each round runs them on every table, in an order of its own. One table without capture is there twice: how much
 these two differ is the noise. Another lies on a server whose `wal_level` is not logical: what does that cost by itself?
 """
 
@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from random import Random
 
 from psycopg import sql
 
@@ -66,8 +67,7 @@ def measure(
         tables = [stack.enter_context(_opened(replica if way is Way.NONE_REPLICA else logical, way)) for way in Way]
         for number in range(rounds + 1):
             tell(f"capture overhead, round {number} of {rounds}")
-            shift = number % len(tables)
-            order = [*tables[shift:], *tables[:shift]]
+            order = Random(number).sample(tables, len(tables))  # what one leaves in the caches, another meets
             for size, rows in (("bulk", bulk_rows), ("single", single_rows)):
                 for table in order:
                     measured = table.bulk(rows) if size == "bulk" else table.singles(rows)

@@ -26,7 +26,7 @@ class Sizes:
 
     bulk_rows: int = 100_000
     single_rows: int = 3_000
-    overhead_rounds: int = 9
+    overhead_rounds: int = 11
     served_rows: int = 1_000_000
     latency_rounds: int = 15
     idle_tables: int = 50

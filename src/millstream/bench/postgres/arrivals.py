@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from millstream.bench.postgres.shop import Connection
-from millstream.sinks.postgres.serve import CHANNEL
+from millstream.sinks.postgres.news import CHANNEL
 
 _PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5

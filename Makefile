@@ -45,9 +45,10 @@ fmt: setup ## Format the code and sort the imports
 	@$(BIN)/ruff check --quiet --select I --fix .
 	@$(BIN)/ruff format .
 
-bench: setup ## Run the benchmark; results go to docs/benchmarks (ARGS: options of `millstream bench`)
+bench: setup ## Run the benchmarks; results go to docs/benchmarks (ARGS: options of `millstream bench`)
 	@$(BIN)/millstream bench $(ARGS)
 	@$(BIN)/millstream bench --tpch $(ARGS)
+	@$(BIN)/millstream bench --postgres $(ARGS)
 
 lock: ## Renew requirements.lock from pyproject.toml (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: install it (e.g. with pip) and run again." >&2; exit 1; }

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from shops import Shop
 from type_cases import CASES, create_types, exact
 
 from millstream.errors import Code
 from millstream.sources.postgres.address import Address
-from millstream.sources.postgres.bootstrap import Snapshot, coded_error, frame, read_small, spark_frame
+from millstream.sources.postgres.bootstrap import Snapshot, coded_error, frame, read_small, spark_files, spark_frame
 from millstream.sources.postgres.connection import connect
 from millstream.sources.postgres.relations import find_relation
 from millstream.sources.postgres.types import mirror_columns
@@ -28,7 +30,11 @@ def bag(rows: pa.Table) -> Counter[Any]:
 
 
 def test_workers_read_what_the_driver_reads(
-    spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    shop: Shop,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Every type in one table: a row per value, and then enough rows for several pieces."""
     create_types(shop)
@@ -57,16 +63,23 @@ def test_workers_read_what_the_driver_reads(
         with shop.owner() as owner:
             owner.execute("INSERT INTO t (id) SELECT i FROM generate_series(1, 3000) i")
         by_workers = read.toArrow()
+        files = spark_files(spark, snapshot, relation, mirrored, tmp_path, target_rows=1_000)
         read.explain(extended=True)
         on_driver = frame(spark, snapshot, relation, mirrored).toArrow()
     assert bag(by_workers) == bag(on_driver) == bag(expected)
+    assert len(files) > 2
+    assert sorted(files) == sorted(tmp_path.iterdir())
+    written = spark.read.schema(read.schema).parquet(*map(str, files))
+    assert bag(written.toArrow()) == bag(expected)
+    stored = [pq.read_schema(file) for file in files]
+    assert all(schema.names == [c.name for c in mirrored] for schema in stored)
     assert told[-1][0] == told[-1][1] > 0
     plans = capfd.readouterr().out
     assert "millstream_postgres" in plans
     assert "very-secret" not in plans
 
 
-def test_a_worker_s_error_keeps_its_code(spark: SparkSession, shop: Shop) -> None:
+def test_a_worker_s_error_keeps_its_code(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     with shop.owner() as owner:
         owner.execute("CREATE TABLE t (id int, d date)")
         owner.execute("INSERT INTO t VALUES (1, 'infinity')")
@@ -76,10 +89,14 @@ def test_a_worker_s_error_keeps_its_code(spark: SparkSession, shop: Shop) -> Non
 
     with Snapshot(shop.address, [relation]) as snapshot:
         read = spark_frame(spark, snapshot, relation, mirror_columns(relation))
-        with pytest.raises(PySparkException) as caught:
-            read.collect()
-    error = coded_error(caught.value)
-    assert error is not None
-    assert error.code is Code.VALUE_UNSUPPORTED
-    assert "column d has the value infinity" in error.message
-    assert error.hint is not None
+        for action in (
+            read.collect,
+            lambda: spark_files(spark, snapshot, relation, mirror_columns(relation), tmp_path),
+        ):
+            with pytest.raises(PySparkException) as caught:
+                action()
+            error = coded_error(caught.value)
+            assert error is not None
+            assert error.code is Code.VALUE_UNSUPPORTED
+            assert "column d has the value infinity" in error.message
+            assert error.hint is not None

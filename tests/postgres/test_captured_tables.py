@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from captured_lake import CapturedLake, open_captured
 from shops import MILLSTREAM, Shop
 
 from millstream import Action, Code, RefreshResult, Status
+from millstream.refresh.capture import cut
 from millstream.service.notices import FullRefreshWarning
 from millstream.sources.postgres import bootstrap
 
@@ -171,6 +172,9 @@ def test_views_of_the_database(lake: CapturedLake) -> None:
 @pytest.mark.parametrize("settings", [{"direct_max_rows": 100}], indirect=True)
 def test_a_large_table_goes_through_spark(lake: CapturedLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaded, landed, compared and widened by frames, as if nothing fitted the driver."""
+    by_workers: list[str] = []
+    for way in ("spark_files", "spark_frame"):
+        monkeypatch.setattr(cut, way, _noting(way, getattr(cut, way), by_workers))
     monkeypatch.setattr(bootstrap, "DRIVER_ROWS", 0)
     lake.run("INSERT INTO orders SELECT i, i % 2 + 1, i, 'n' || i FROM generate_series(100, 1500) i")
     lake.stream("amounts", "SELECT customer, sum(amount) AS s, count(*) AS n FROM shop.public.orders GROUP BY customer")
@@ -185,7 +189,17 @@ def test_a_large_table_goes_through_spark(lake: CapturedLake, monkeypatch: pytes
     lake.run("TRUNCATE orders", "INSERT INTO orders SELECT i, 1, i, 'n' FROM generate_series(1, 300) i")
     lake.refresh("amounts")
     lake.refresh("notes")
+    assert by_workers[0] == "spark_files"
+    assert set(by_workers[1:]) == {"spark_frame"}
 
 
 def _written(result: RefreshResult) -> int:
     return result.rows_inserted + result.rows_updated + result.rows_deleted
+
+
+def _noting(name: str, call: Callable[..., Any], noted: list[str]) -> Callable[..., Any]:
+    def noting(*arguments: Any, **options: Any) -> Any:
+        noted.append(name)
+        return call(*arguments, **options)
+
+    return noting

@@ -35,7 +35,15 @@ def show(output: Output, result: Mapping[str, Any], summary: Summary) -> None:
     output.document(result)
 
 
-def write(result: Mapping[str, Any], summary: Summary, to: Path, title: str, notes: Sequence[str], draw: Draw) -> None:
+def write(
+    result: Mapping[str, Any],
+    summary: Summary,
+    to: Path,
+    title: str,
+    notes: Sequence[str],
+    draw: Draw,
+    caption: str = "FULL against DIFFERENTIAL",
+) -> None:
     """Write `to` as page, and beside it raw data and plot under the same name."""
     to.parent.mkdir(parents=True, exist_ok=True)
     raw, picture = to.with_suffix(".json"), to.with_suffix(".png")
@@ -52,7 +60,7 @@ def write(result: Mapping[str, Any], summary: Summary, to: Path, title: str, not
         "",
     ]
     if _drawn(draw, picture):
-        parts += [f"![FULL against DIFFERENTIAL]({picture.name})", ""]
+        parts += [f"![{caption}]({picture.name})", ""]
     for name, columns, rows in summary.tables:
         parts += [f"## {name}", "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
         parts += ["| " + " | ".join(row) + " |" for row in rows] + [""]

@@ -14,15 +14,18 @@ def bench(
     session: Session,
     quick: Annotated[bool, typer.Option("--quick", help="Small tables only, a few minutes.")] = False,
     tpch: Annotated[bool, typer.Option("--tpch", help="TPC-H's 22 queries instead, at scale factor 1.")] = False,
+    postgres: Annotated[
+        bool, typer.Option("--postgres", help="Capture, serving and loading of a PostgreSQL that it starts instead.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the raw results and the plot to this directory.")] = None,
 ) -> None:
-    """Measure FULL against DIFFERENTIAL refreshes.
+    """Measure FULL against DIFFERENTIAL refreshes, or what PostgreSQL costs.
 
     Example:
 
       millstream bench --quick --out results
     """
     bench = importlib.import_module("millstream.bench")
-    run = bench.run_tpch if tpch else bench.run
+    run = bench.run_postgres if postgres else bench.run_tpch if tpch else bench.run
     with session.progress.working("starting the benchmark"):
         run(session.output, quick=quick, out=out, progress=session.progress)

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,12 @@ CHANGE_TYPE = "_change_type"
 _STRING_STATS_MAX = 32
 _EPOCH = date(1970, 1, 1)
 _FIRST_DAY, _LAST_DAY = (date(1583, 1, 1) - _EPOCH).days, (date.max - _EPOCH).days  # where all calendars agree
+_OPTIONS: dict[str, Any] = {
+    "compression": "snappy",
+    "store_schema": False,
+    "coerce_timestamps": "us",
+    "store_decimal_as_integer": True,
+}
 _LEGACY_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 
@@ -63,16 +70,13 @@ def write_changes(root: Path, rows: pa.Table) -> Json:
 
 
 def _write(file: Path, rows: pa.Table) -> int:
-    pq.write_table(
-        rows,
-        file,
-        compression="snappy",
-        store_schema=False,
-        coerce_timestamps="us",
-        store_decimal_as_integer=True,
-        row_group_size=1 << 20,
-    )
+    pq.write_table(rows, file, row_group_size=1 << 20, **_OPTIONS)
     return os.path.getsize(file)
+
+
+def open_writer(file: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """For rows that come one after the other: what is written at once is a row group."""
+    return pq.ParquetWriter(file, schema, **_OPTIONS)
 
 
 def statistics(rows: pa.Table, columns: Sequence[str]) -> Json:

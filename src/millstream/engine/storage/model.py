@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ DELETE, PREIMAGE, INSERT, POSTIMAGE = "delete", "update_preimage", "insert", "up
 
 Rows: TypeAlias = pa.Table | DataFrame
 """Rows on the driver, or a plan Spark has yet to run."""
+Write: TypeAlias = Callable[[Path], Sequence[Path]]
+"""Writes Parquet files of a table's columns, as `data_file.open_writer` does, into a directory, and names them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,9 +18,9 @@ from millstream.engine.storage.commit import changes_nothing, commit_info, commi
 from millstream.engine.storage.data_file import CHANGE_TYPE, concatenated, read_rows
 from millstream.engine.storage.direct_commit import change_metrics, commit_rows
 from millstream.engine.storage.draft import Draft, dead_rows, stats_columns
-from millstream.engine.storage.model import CHANGE, DELETE, INSERT, POSTIMAGE, PREIMAGE, Commit, Rows, Txn
+from millstream.engine.storage.model import CHANGE, DELETE, INSERT, POSTIMAGE, PREIMAGE, Commit, Rows, Txn, Write
 from millstream.engine.storage.schema import UnsupportedTypeError, arrow_schema, arrow_schema_of, spark_schema
-from millstream.engine.storage.staging import adopted_changes, adopted_data, num_rows, staged
+from millstream.engine.storage.staging import adopted_changes, adopted_data, num_rows, staged, staging_directory
 from millstream.engine.storage.table_log import TableLog, TableState
 
 _NEW, _OLD = (INSERT, POSTIMAGE), (DELETE, PREIMAGE)
@@ -52,8 +52,31 @@ def commit_frame(
 ) -> Commit:
     """Append the rows of `frame`, or replace the table's by them."""
     names = [naming.quote(f.name) for f in spark_schema(state.metadata.schema_string).fields]
+    with staged(root, frame.select(*names)) as files:
+        return _commit_files(log, root, state, files, txn, metadata, replace=replace)
+
+
+def commit_written(
+    log: TableLog, root: Path, state: TableState, write: Write, txn: Txn, metadata: Mapping[str, object]
+) -> Commit:
+    """Append the rows of files that others write, into a directory of their own on the table's file system."""
+    with staging_directory(root) as directory:
+        directory.mkdir(parents=True)
+        return _commit_files(log, root, state, write(directory), txn, metadata, replace=False)
+
+
+def _commit_files(
+    log: TableLog,
+    root: Path,
+    state: TableState,
+    files: Sequence[Path],
+    txn: Txn,
+    metadata: Mapping[str, object],
+    *,
+    replace: bool,
+) -> Commit:
     draft = Draft(root, state)
-    with staged(root, frame.select(*names)) as files, draft.kept_if_committed() as keep:
+    with draft.kept_if_committed() as keep:
         rows = num_rows(files)
         for file in files:
             if action := adopted_data(root, file, stats_columns(state)):

@@ -1,6 +1,7 @@
-"""Data files written by Spark for a commit of ours: as plain Parquet beside the table, then renamed into it.
+"""Data files written elsewhere for a commit of ours: as plain Parquet beside the table, then renamed into it.
 
-Delta's own writer would write the same files, and then spend longer on its commit than Spark on the rows.
+Mostly Spark writes them. Delta's own writer would write the same files, and spend longer on its commit than Spark on
+the rows.
 """
 
 from __future__ import annotations
@@ -32,11 +33,18 @@ _ABANDONED_SECONDS = 24 * 3600
 @contextmanager
 def staged(root: Path, frame: DataFrame) -> Iterator[list[Path]]:
     """Run `frame` into Parquet files; what is not adopted is deleted at the end."""
+    with staging_directory(root) as directory:
+        frame.write.option("compression", "snappy").parquet(str(directory))
+        yield sorted(directory.glob("part-*.parquet"))
+
+
+@contextmanager
+def staging_directory(root: Path) -> Iterator[Path]:
+    """A name for a directory beside the table's files, which is deleted at the end if somebody has made it."""
     directory = root / _DIRECTORY / str(uuid.uuid4())
     _delete_abandoned(directory.parent)
     try:
-        frame.write.option("compression", "snappy").parquet(str(directory))
-        yield sorted(directory.glob("part-*.parquet"))
+        yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         with _ignored_if_in_use():

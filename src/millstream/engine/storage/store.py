@@ -37,6 +37,7 @@ from millstream.engine.storage.model import (
     Rows,
     Snapshot,
     Txn,
+    Write,
 )
 from millstream.engine.storage.pruning import comparable, pruned
 from millstream.engine.storage.ranges import classify
@@ -291,6 +292,10 @@ class DeltaStore:
     def append(self, path: str, rows: Rows, txn: Txn, metadata: Mapping[str, object]) -> Commit:
         """Add rows."""
         return self._writer(path).write(rows, txn, metadata, replace=False)
+
+    def append_written(self, path: str, write: Write, txn: Txn, metadata: Mapping[str, object]) -> Commit | None:
+        """Append the rows of files that `write` puts into a directory; `None` where only Spark can write the table."""
+        return self._writer(path).append_written(write, txn, metadata)
 
     def apply(self, path: str, change: ChangeSet, txn: Txn, metadata: Mapping[str, object]) -> Commit | None:
         """Remove and add rows in one commit; `None` if there is nothing to do.

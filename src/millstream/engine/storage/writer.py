@@ -18,10 +18,10 @@ from millstream.engine.storage.deletion_vector import UnreadableVectorError
 from millstream.engine.storage.direct_commit import commit_contents, commit_rows
 from millstream.engine.storage.features import marks_rows, writing_obstacle
 from millstream.engine.storage.log_files import LogGoneError
-from millstream.engine.storage.model import ChangeSet, Commit, Rows, Txn
+from millstream.engine.storage.model import ChangeSet, Commit, Rows, Txn, Write
 from millstream.engine.storage.scan import scan_obstacle
 from millstream.engine.storage.schema import spark_schema
-from millstream.engine.storage.staged_commit import commit_changes, commit_frame, fits, has_types
+from millstream.engine.storage.staged_commit import commit_changes, commit_frame, commit_written, fits, has_types
 from millstream.engine.storage.table_log import TableLog, TableState
 from millstream.engine.storage.widen import commit_wider
 from millstream.errors import Code, MillstreamError
@@ -80,6 +80,19 @@ class TableWriter:
                 else:
                     frame = spark_way.as_frame(self.spark, rows, spark_schema(state.metadata.schema_string))
                     made = commit_frame(self.log, root, state, frame, txn, metadata, replace=replace)
+            return _checkpointed(root, state, made)
+
+    def append_written(self, write: Write, txn: Txn, metadata: Metadata) -> Commit | None:
+        """Append the rows of files that others write; `None` where only Spark can write the table."""
+        with _lock_of(self.path):
+            state = self.log.state()
+            if done := already_done(self.log, state, txn):
+                return done
+            root = self._direct_root(state)
+            if root is None:
+                return None
+            with writing(self.path):
+                made = commit_written(self.log, root, state, write, txn, metadata)
             return _checkpointed(root, state, made)
 
     def apply(self, change: ChangeSet, txn: Txn, metadata: Metadata) -> Commit | None:

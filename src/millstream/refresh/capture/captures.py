@@ -277,9 +277,8 @@ class Captures:
     def _copy(self, cut: Cut, capture: Capture) -> int:
         worker, columns = self._workers.here(), columns_of(capture)
         worker.store.create(capture.path, mirror_schema(columns), stats_columns=capture.key)
-        with cut.contents(worker, capture.id, columns, self._progress) as rows:
-            txn = Txn(capture.id, _LOAD, is_durable=True)
-            version = worker.store.append(capture.path, rows, txn, commit_metadata(cut)).version
+        txn = Txn(capture.id, _LOAD, is_durable=True)
+        version = cut.load(worker, capture, columns, txn, commit_metadata(cut), self._progress)
         worker.store.make_durable(capture.path, -1, version)
         return version
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from millstream.catalog.attached import Capture
 from millstream.engine.spark_errors import SPARK_ERRORS
-from millstream.engine.storage import Rows
+from millstream.engine.storage import Rows, Txn
 from millstream.engine.worker import Worker
 from millstream.sources.postgres.address import Address
-from millstream.sources.postgres.bootstrap import Snapshot, coded_error, read_small, spark_frame
+from millstream.sources.postgres.bootstrap import Snapshot, coded_error, read_small, spark_files, spark_frame
 from millstream.sources.postgres.connection import Connection, Identity
 from millstream.sources.postgres.poll import polling, where
 from millstream.sources.postgres.relations import Relation
@@ -53,14 +54,54 @@ class Cut:
             return
         frame = spark_frame(worker.spark, self.snapshot, relation, columns, report).persist()
         try:
-            yield frame
-        except SPARK_ERRORS as error:
-            told = coded_error(error)
-            if told is None:
-                raise
-            raise told from error
+            with _workers_errors_coded():
+                yield frame
         finally:
             frame.unpersist()
+
+    def load(
+        self,
+        worker: Worker,
+        capture: Capture,
+        columns: Sequence[MirrorColumn],
+        txn: Txn,
+        metadata: Mapping[str, object],
+        tell: Callable[[str], None],
+    ) -> int:
+        """Append the rows of a table to its mirror; gives the mirror's version.
+
+        Raises:
+            MillstreamError: PRIVILEGE_MISSING, VALUE_UNSUPPORTED, SNAPSHOT_LOST, ...
+        """
+        assert self.snapshot is not None, "the table was locked"
+        snapshot, relation = self.snapshot, self.relations[capture.id]
+        report = _Report(relation.qualified, tell)
+        small = read_small(snapshot, relation, columns, report)
+        if small is not None:
+            return worker.store.append(capture.path, small, txn, metadata).version
+        with _workers_errors_coded():
+            made = worker.store.append_written(
+                capture.path,
+                lambda directory: spark_files(worker.spark, snapshot, relation, columns, directory, report),
+                txn,
+                metadata,
+            )
+            if made is None:
+                frame = spark_frame(worker.spark, snapshot, relation, columns, report)
+                made = worker.store.append(capture.path, frame, txn, metadata)
+        return made.version
+
+
+@contextmanager
+def _workers_errors_coded() -> Iterator[None]:
+    """Give the errors that Spark's workers have met their codes back."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        told = coded_error(error)
+        if told is None:
+            raise
+        raise told from error
 
 
 class _Report:

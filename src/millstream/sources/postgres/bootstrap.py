@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ import pyarrow as pa
 from millstream.sources.postgres.chunks import TARGET_ROWS, Chunk, chunks, read_chunk, read_chunks
 from millstream.sources.postgres.decode import batch_schema
 from millstream.sources.postgres.snapshot import Progress, Snapshot
-from millstream.sources.postgres.spark_reading import Reading, coded_error, frame_of
+from millstream.sources.postgres.spark_reading import Reading, coded_error, frame_of, write_files
 from millstream.sources.postgres.types import MirrorColumn, mirror_schema
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "read_batches",
     "read_chunk",
     "read_small",
+    "spark_files",
     "spark_frame",
 ]
 
@@ -68,15 +70,19 @@ def read_small(
     relation: Relation,
     columns: Sequence[MirrorColumn],
     progress: Progress | None = None,
-    max_rows: int = DRIVER_ROWS,
+    max_rows: int | None = None,
 ) -> pa.Table | None:
     """The relation's rows as of the snapshot, if they are few enough for the driver; None if not.
+
+    Args:
+        max_rows: how many are few enough, by default `DRIVER_ROWS`.
 
     Raises:
         MillstreamError: see `read_chunk`.
     """
     pieces = chunks(snapshot.connection, relation, columns)
-    if sum(c.rows for c in pieces) > max_rows or sum(c.size_bytes for c in pieces) > DRIVER_BYTES:
+    most = DRIVER_ROWS if max_rows is None else max_rows
+    if sum(c.rows for c in pieces) > most or sum(c.size_bytes for c in pieces) > DRIVER_BYTES:
         return None
     read: list[pa.RecordBatch] = []
     size_bytes = 0
@@ -153,7 +159,37 @@ def spark_frame(
     target_rows: int = TARGET_ROWS,
 ) -> DataFrame:
     """As `frame`, always read by Spark's workers."""
+    return frame_of(spark, _reading(snapshot, relation, columns, progress, target_rows))
+
+
+def spark_files(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    relation: Relation,
+    columns: Sequence[MirrorColumn],
+    directory: Path,
+    progress: Progress | None = None,
+    target_rows: int = TARGET_ROWS,
+) -> list[Path]:
+    """The relation's rows as of the snapshot in Parquet files, which Spark's workers write where they read.
+
+    Args:
+        directory: where the workers can write and the driver can read.
+
+    Raises:
+        PySparkException: what a worker has met; see `coded_error`.
+    """
+    return write_files(spark, _reading(snapshot, relation, columns, progress, target_rows), directory)
+
+
+def _reading(
+    snapshot: Snapshot,
+    relation: Relation,
+    columns: Sequence[MirrorColumn],
+    progress: Progress | None,
+    target_rows: int,
+) -> Reading:
     pieces = chunks(snapshot.connection, relation, columns, target_rows)
     if progress is not None:
         snapshot.report(sum(c.rows for c in pieces), progress)
-    return frame_of(spark, Reading(snapshot.address, snapshot.name, tuple(pieces), tuple(columns)))
+    return Reading(snapshot.address, snapshot.name, tuple(pieces), tuple(columns))

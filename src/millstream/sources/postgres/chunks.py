@@ -27,6 +27,7 @@ TARGET_ROWS = 250_000
 """About a second's reading: enough to make a connection's cost small, little enough to share out evenly."""
 
 _MAX_CHUNKS = 2_000
+_ROWS_AT_ONCE = 200  # what is done per row in Python is a good part of all
 _ROWS_PER_PAGE = 60.0  # where the server has no statistics yet
 
 
@@ -142,28 +143,34 @@ def read_chunks(
 
 
 def _copied(connection: Connection, query: sql.Composed) -> Iterator[bytes]:
-    """The output of a COPY, row by row.
+    """The output of a COPY, some rows at a time.
 
-    psycopg's own loop costs a microsecond per row, as much as the server's work.
+    psycopg's own loop costs a microsecond per row, twice the server's work.
     """
     statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT csv)").format(query)
     pgconn = connection.pgconn
     begun = pgconn.exec_(statement.as_bytes(connection))
     if begun.status != ExecStatus.COPY_OUT:
         raise psycopg.errors.error_from_result(begun)
-    is_done = False
+    is_done, rows = False, list[bytes]()
+    read, add = pgconn.get_copy_data, rows.append
     selector = selectors.DefaultSelector()
     selector.register(pgconn.socket, selectors.EVENT_READ)
     try:
         while True:
-            size, data = pgconn.get_copy_data(1)
+            size, data = read(1)
             if size > 0:
-                yield bytes(data)
+                add(bytes(data))
             elif size == 0:
+                if len(rows) >= _ROWS_AT_ONCE:
+                    yield b"".join(rows)
+                    rows.clear()
                 selector.select()
                 pgconn.consume_input()
             else:
                 break
+        if rows:
+            yield b"".join(rows)
         while (result := pgconn.get_result()) is not None:
             if result.status != ExecStatus.COMMAND_OK:
                 raise psycopg.errors.error_from_result(result)

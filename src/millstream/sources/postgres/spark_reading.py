@@ -11,13 +11,16 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.address import ResolvedAddress
+from millstream.sources.postgres.chunk_files import write_file
 from millstream.sources.postgres.chunks import Chunk, read_chunk
+from millstream.sources.postgres.decode import batch_schema
 from millstream.sources.postgres.types import MirrorColumn, mirror_schema
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _FORMAT = "millstream_postgres"
+_FILES = "file string, rows bigint"
 _registering = threading.Lock()  # the name is one per session
 
 
@@ -64,11 +68,41 @@ class ChunkReader(DataSourceReader):
         return read_chunk(reading.address, reading.snapshot_name, partition.chunk, reading.columns)
 
 
+class ChunkWriter(ChunkReader):
+    """Writes each chunk as a Parquet file into a directory that workers and driver have in common.
+
+    Spark is given one row per file, its name: only what a successful attempt has written is told.
+    """
+
+    def __init__(self, reading: Reading, directory: Path) -> None:
+        super().__init__(reading)
+        self._directory = directory
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The name of a chunk's file, and its rows."""
+        import pyarrow as pa
+
+        written = write_file(self._directory, super().read(partition), batch_schema(self._reading.columns))
+        if written is not None:
+            name, rows = written
+            yield pa.RecordBatch.from_pydict({"file": [name], "rows": pa.array([rows], pa.int64())})
+
+
 def frame_of(spark: SparkSession, reading: Reading) -> DataFrame:
     """The rows of all chunks, read when an action runs, and again for each action."""
+    return _frame(spark, mirror_schema(reading.columns), ChunkReader(reading))
+
+
+def write_files(spark: SparkSession, reading: Reading, directory: Path) -> list[Path]:
+    """Have the workers write the chunks as Parquet files; gives those that have rows."""
+    told = _frame(spark, _FILES, ChunkWriter(reading, directory)).collect()
+    return [directory / row.file for row in told]
+
+
+def _frame(spark: SparkSession, schema: str | StructType, reader: DataSourceReader) -> DataFrame:
     _use_this_python(spark)
     with _registering:
-        spark.dataSource.register(_source(reading))
+        spark.dataSource.register(_source(schema, reader))
         return spark.read.format(_FORMAT).load()
 
 
@@ -83,7 +117,7 @@ def coded_error(error: Exception) -> MillstreamError | None:
     return None
 
 
-def _source(reading: Reading) -> type[DataSource]:
+def _source(given: str | StructType, reading: DataSourceReader) -> type[DataSource]:
     """A class of its own for each reading: Spark makes the instances, in another process, from the pickled class."""
 
     class PostgresChunks(DataSource):
@@ -91,11 +125,11 @@ def _source(reading: Reading) -> type[DataSource]:
         def name(cls) -> str:
             return _FORMAT
 
-        def schema(self) -> StructType:
-            return mirror_schema(reading.columns)
+        def schema(self) -> str | StructType:
+            return given
 
         def reader(self, schema: StructType) -> DataSourceReader:
-            return ChunkReader(reading)
+            return reading
 
     return PostgresChunks
 

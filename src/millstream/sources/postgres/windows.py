@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from millstream.errors import Code, MillstreamError
 from millstream.naming import WEIGHT
 from millstream.sources.postgres import held
-from millstream.sources.postgres.buffer_sql import LEAF, SEQUENCE, SIGN, TRANSACTION
+from millstream.sources.postgres.buffer_sql import LEAF, ORDER, SIGN, TRANSACTION
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.decode import batch_schema, read_csv
 from millstream.sources.postgres.installed import BufferInfo
@@ -110,8 +110,8 @@ def _read(connection: Connection, buffer: BufferInfo, columns: Sequence[MirrorCo
         return Window(_without_leaf(rows))
     whole, part = _last_markers(connection, buffer, within)
     if whole is not None:
-        # TRUNCATE waits for all writers and keeps them out, so what came before it has lower numbers, the rest higher.
-        within = sql.SQL("{} AND {} > {}").format(within, sql.Identifier(SEQUENCE), whole)
+        # TRUNCATE waits for all writers and keeps them out, so what came before it is before it in the WAL.
+        within = sql.SQL("{} AND {} > {}").format(within, sql.Identifier(ORDER), whole)
         rows = _copy(connection, buffer, columns, within)
         is_marker = pc.equal(rows[WEIGHT], 0)
         strange = _is_of_another_leaf(rows, buffer)
@@ -132,8 +132,8 @@ def changed_buffers(connection: Connection, buffers: Sequence[BufferInfo], old: 
     if not buffers:
         return {}
     query = _changed_query(tuple((b.schema, b.oid) for b in buffers))
-    with _intact():
-        return dict(connection.execute(query, {"old": old, "new": new}, prepare=True).fetchall())
+    with _intact(), psycopg.RawCursor(connection) as cursor:  # others look for placeholders in all of it each time
+        return dict(cursor.execute(query, [old, new], prepare=True).fetchall())
 
 
 def too_large(
@@ -246,8 +246,8 @@ def _changed_query(buffers: tuple[tuple[str, int], ...]) -> bytes:
             sql.Identifier(schema, f"changes_{oid}"),
             sql.SQL(_WITHIN).format(
                 xid=sql.Identifier(TRANSACTION),
-                old=sql.SQL("%(old)s::pg_snapshot"),
-                new=sql.SQL("%(new)s::pg_snapshot"),
+                old=sql.SQL("$1::pg_snapshot"),
+                new=sql.SQL("$2::pg_snapshot"),
             ),
         )
         for schema, oid in buffers
@@ -281,8 +281,8 @@ def _without_leaf(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([LEAF]) if LEAF in rows.column_names else rows
 
 
-def _last_markers(connection: Connection, buffer: BufferInfo, within: sql.Composed) -> tuple[int | None, int | None]:
-    """The numbers of the last TRUNCATE of the whole table, and of the last one of a part of it."""
+def _last_markers(connection: Connection, buffer: BufferInfo, within: sql.Composed) -> tuple[str | None, str | None]:
+    """Where in the WAL the last TRUNCATE of the whole table is, and the last one of a part of it."""
     is_part = (
         sql.SQL("{} = ANY({}::oid[])").format(sql.Identifier(LEAF), list(buffer.leaves))
         if buffer.by_row
@@ -291,10 +291,10 @@ def _last_markers(connection: Connection, buffer: BufferInfo, within: sql.Compos
     is_whole = sql.SQL("{} IS NULL").format(sql.Identifier(LEAF)) if buffer.by_row else sql.SQL("true")
     row = connection.execute(
         sql.SQL(
-            "SELECT max({seq}) FILTER (WHERE {whole}), max({seq}) FILTER (WHERE {part}) FROM {buffer} "
+            "SELECT max({order}) FILTER (WHERE {whole}), max({order}) FILTER (WHERE {part}) FROM {buffer} "
             "WHERE {within} AND {sign} = 0"
         ).format(
-            seq=sql.Identifier(SEQUENCE),
+            order=sql.Identifier(ORDER),
             whole=is_whole,
             part=is_part,
             buffer=buffer.table,
@@ -306,11 +306,11 @@ def _last_markers(connection: Connection, buffer: BufferInfo, within: sql.Compos
     return row[0], row[1]
 
 
-def _has_rows_before(connection: Connection, buffer: BufferInfo, within: sql.Composed, part: int) -> bool:
+def _has_rows_before(connection: Connection, buffer: BufferInfo, within: sql.Composed, part: str) -> bool:
     """Whether there were rows for a TRUNCATE of a part to remove: one of the whole table reports all its parts too."""
     row = connection.execute(
         sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} AND {} <> 0 AND {} < {})").format(
-            buffer.table, within, sql.Identifier(SIGN), sql.Identifier(SEQUENCE), part
+            buffer.table, within, sql.Identifier(SIGN), sql.Identifier(ORDER), part
         )
     ).fetchone()
     return row == (True,)

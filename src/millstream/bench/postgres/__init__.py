@@ -1,0 +1,1 @@
+"""What PostgreSQL costs: capture in the application's statements, the way to a served table, polls, first loads."""

@@ -88,3 +88,8 @@ def open_captured(root: Path, shop: Shop, **settings: int) -> Iterator[CapturedL
         if not ms._catalog.databases():
             ms.attach("shop", shop.server.url(shop.name, "millstream"))
         yield CapturedLake(ms, root, shop, owner)
+
+
+def written(result: RefreshResult) -> int:
+    """How many rows of its table a refresh has changed."""
+    return result.rows_inserted + result.rows_updated + result.rows_deleted

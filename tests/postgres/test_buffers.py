@@ -102,7 +102,7 @@ def test_temporary_objects_cannot_take_the_place_of_ours(shop: Shop, owner: Owne
         stranger.execute("SET search_path = pg_temp, public")
         oid = capture.buffers["t"].oid
         for name in (f"changes_{oid}", "added", "removed", "missing", "image"):
-            stranger.execute(f"CREATE TEMP TABLE {name} (__ms_seq bigint, __ms_xid xid8, __ms_w smallint, a int)")
+            stranger.execute(f"CREATE TEMP TABLE {name} (__ms_lsn pg_lsn, __ms_xid xid8, __ms_w smallint, a int)")
         for function in ("pg_current_xact_id() RETURNS xid8", "fitting(a int, b int, c int) RETURNS int"):
             stranger.execute(
                 f"CREATE FUNCTION pg_temp.{function} LANGUAGE sql AS 'SELECT NULL::{function.split()[-1]}'"

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from captured_lake import CapturedLake, open_captured
+from captured_lake import CapturedLake, open_captured, written
 from shops import MILLSTREAM, Shop
 
-from millstream import Action, Code, RefreshResult, Status
+from millstream import Action, Code, Status
 from millstream.refresh.capture import cut
 from millstream.service.notices import FullRefreshWarning
 from millstream.sources.postgres import bootstrap
@@ -114,7 +114,7 @@ def test_more_columns_for_a_second_reader(lake: CapturedLake) -> None:
     lake.refresh("amounts", Action.NO_DATA)
     lake.run("UPDATE orders SET note = 'other' WHERE id = 1")
     lake.refresh("notes", Action.DIFFERENTIAL)
-    assert _written(lake.refresh("amounts")) == 0
+    assert written(lake.refresh("amounts")) == 0
     lake.ms.sql("ALTER STREAM TABLE notes AS SELECT id, name AS note FROM shop.public.customers")
     lake.queries["notes"] = "SELECT id, name AS note FROM shop.public.customers"
     lake.refresh("notes", Action.REINITIALIZE)
@@ -185,16 +185,12 @@ def test_a_large_table_goes_through_spark(lake: CapturedLake, monkeypatch: pytes
     lake.stream("notes", "SELECT note FROM shop.public.orders WHERE id < 400")
     lake.run("UPDATE orders SET note = 'x' WHERE id < 390")
     lake.refresh("notes")
-    assert _written(lake.refresh("amounts")) == 0
+    assert written(lake.refresh("amounts")) == 0
     lake.run("TRUNCATE orders", "INSERT INTO orders SELECT i, 1, i, 'n' FROM generate_series(1, 300) i")
     lake.refresh("amounts")
     lake.refresh("notes")
     assert by_workers[0] == "spark_files"
     assert set(by_workers[1:]) == {"spark_frame"}
-
-
-def _written(result: RefreshResult) -> int:
-    return result.rows_inserted + result.rows_updated + result.rows_deleted
 
 
 def _noting(name: str, call: Callable[..., Any], noted: list[str]) -> Callable[..., Any]:

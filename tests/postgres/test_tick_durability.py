@@ -14,8 +14,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from capture_kit import Kit, open_kit
-from shops import OWNER
-from wal_shops import REPLICATOR, WalShop, new_wal_shop
+from wal_shops import REPLICATOR, WalShop, new_owned_wal_shop
 
 from millstream import Code, MillstreamError
 from millstream.catalog import Catalog
@@ -34,10 +33,7 @@ Writer = psycopg.Connection[Any]
 
 @pytest.fixture
 def shop(server: Server) -> WalShop:
-    found = new_wal_shop(server)
-    with psycopg.connect(server.url(found.name, OWNER), autocommit=True) as owner:
-        owner.execute(f"GRANT CREATE ON SCHEMA public TO {REPLICATOR}")
-    return found
+    return new_owned_wal_shop(server)
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from capture_kit import Kit, killed_at, open_kit
-from shops import OWNER
-from wal_shops import REPLICATOR, WalShop, new_wal_shop
+from wal_shops import REPLICATOR, WalShop, new_owned_wal_shop
 
 import millstream
 from millstream import Code, MillstreamError
@@ -38,11 +37,7 @@ def always_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def shop(server: Server) -> WalShop:
-    """The role that captures owns the tables, so that it may publish them; it is no superuser."""
-    found = new_wal_shop(server)
-    with psycopg.connect(server.url(found.name, OWNER), autocommit=True) as owner:
-        owner.execute(f"GRANT CREATE ON SCHEMA public TO {REPLICATOR}")
-    return found
+    return new_owned_wal_shop(server)
 
 
 @pytest.fixture

@@ -55,6 +55,14 @@ def new_wal_shop(server: Server) -> WalShop:
     return WalShop(server, name)
 
 
+def new_owned_wal_shop(server: Server) -> WalShop:
+    """The same; the role that captures may own tables, so that it may publish them; it is no superuser."""
+    shop = new_wal_shop(server)
+    with shop.owner() as owner:
+        owner.execute(f"GRANT CREATE ON SCHEMA public TO {REPLICATOR}")
+    return shop
+
+
 def publish(shop: WalShop, connection: Connection, wanted: list[tuple[Relation, list[str]]]) -> None:
     """As a user does: told by the error what the owner has to run, and running that."""
     try:

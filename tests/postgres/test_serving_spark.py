@@ -219,6 +219,18 @@ def test_a_key_that_is_never_null_is_a_primary_key(lake: Lake, shop: Shop) -> No
         assert rows(shop, f"public.{name}") == lake.rows(name)
 
 
+def test_groups_of_a_captured_column_that_is_never_null_have_a_primary_key(lake: Lake, shop: Shop) -> None:
+    with shop.owner() as owner:
+        owner.execute("CREATE TABLE items (id bigint PRIMARY KEY, kind text NOT NULL, maybe text)")
+        owner.execute("INSERT INTO items VALUES (1, 'a', NULL), (2, 'a', 'x')")
+        owner.execute("GRANT SELECT, TRIGGER ON items TO millstream")
+    for column, kind in (("kind", "p"), ("maybe", "u")):
+        text = f"SELECT {column}, COUNT(*) AS n FROM shop.public.items GROUP BY {column}"
+        lake.ms.create_stream_table(f"by_{column}", text, serve_to=f"shop.public.by_{column}")
+        made = f"SELECT contype::text FROM pg_constraint WHERE conrelid = 'public.by_{column}'::regclass"
+        assert [t for (t,) in query(shop, made) if t in "pu"] == [kind]
+
+
 def test_the_key_follows_the_source_and_the_query(lake: Lake, shop: Shop) -> None:
     key = (
         "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'public.copy'::regclass AND contype = 'p'"

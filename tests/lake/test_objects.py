@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lake_kit import Lake, open_lake, refused
 
 from millstream import Action, Code, Status
+from millstream.catalog.models import ObjectKind
+from millstream.naming import TableName
 
 pytestmark = pytest.mark.spark
 
@@ -178,3 +181,18 @@ def test_a_schema_of_another_open_lake(t: Lake, tmp_path: Path) -> None:
             with refused(Code.UNSUPPORTED_SQL, "another lake", "leave"):
                 other.ms.sql(text)
         assert other.ms.sql("SELECT x.a FROM t x WHERE 'default.t' <> ''").head()[0] == 42
+
+
+def test_a_lake_with_a_schema_another_lake_has_is_opened(t: Lake, tmp_path: Path) -> None:
+    """Both were made in processes of their own; here one of them has its schema under another name."""
+    t.sql("CREATE SCHEMA sales")
+    t.table("sales.t", "a INT", "1")
+    with open_lake(tmp_path / "second") as second:
+        second.table("mine", "a INT", "2")
+        mine = second.ms._catalog.lake_object(ObjectKind.TABLE, TableName("default", "mine"))
+        assert mine is not None
+        second.ms._catalog.put_lake_object(replace(mine, name=TableName("sales", "t")))
+        assert [r.a for r in second.ms.table("sales.t").collect()] == [2]
+        second.stream("s", "SELECT SUM(a) AS s FROM sales.t")
+        assert [r.s for r in second.ms.table("s").collect()] == [2]
+    assert [r.a for r in t.ms.table("sales.t").collect()] == [1]

@@ -167,8 +167,13 @@ class Lake:
                 self._generation = generation
 
     def _wanted(self) -> dict[_Key, str]:
-        wanted = {_key(item.kind, item.name): self._statement(item) for item in self.catalog.lake_objects()}
-        wanted |= {_key(ObjectKind.VIEW, table.name): self._view_of(table) for table in self.catalog.list()}
+        """Every object with the statement that makes it known; a new schema is made first, for that may rename it."""
+        items, tables = self.catalog.lake_objects(), self.catalog.list()
+        named = {_key(item.kind, item.name) for item in items} | {_key(ObjectKind.VIEW, t.name) for t in tables}
+        for schema in {name.schema for _, name in named - set(self._known)}:
+            create_lake_schema(self._spark, self.warehouse, schema)
+        wanted = {_key(item.kind, item.name): self._statement(item) for item in items}
+        wanted |= {_key(ObjectKind.VIEW, table.name): self._view_of(table) for table in tables}
         return wanted
 
     def _register(self, statements: Mapping[_Key, str]) -> dict[_Key, bool]:
@@ -178,8 +183,6 @@ class Lake:
         as unusable here as where that happened. Anything else, e.g. a table another process drops at this moment, may
         be over the next time.
         """
-        for _, name in statements:
-            create_lake_schema(self._spark, self.warehouse, name.schema)
         waiting = dict(statements)
         while waiting:
             failed: dict[_Key, bool] = {}

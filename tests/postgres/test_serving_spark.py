@@ -178,6 +178,28 @@ def test_replaced_under_another_name_the_old_table_goes(lake: Lake, shop: Shop) 
     assert query(shop, granted.format("ids")) == [(True,)]
 
 
+def test_where_a_replacement_cannot_be_served_everything_stays(lake: Lake, shop: Shop) -> None:
+    lake.sql(f"CREATE STREAM TABLE totals SERVE TO shop.public.totals AS {TOTALS}")
+    with shop.owner() as owner:
+        owner.execute("CREATE TABLE taken (id int)")
+    replacing = "CREATE OR REPLACE STREAM TABLE totals SERVE TO {} AS SELECT {} FROM orders"
+    for to, column, code in (
+        ("shop.public.taken", "id", Code.NAME_TAKEN),
+        ("shop.none.ids", "id", Code.UNKNOWN_TABLE),
+        ("shop.ids WITH (owner = 'nobody_at_all')", "id", Code.SERVE_FAILED),
+        ("shop.ids", "id AS ctid", Code.NAME_INVALID),
+    ):
+        with refused(code):
+            lake.sql(replacing.format(to, column))
+    query(shop, "CREATE VIEW public.theirs AS SELECT * FROM public.totals")
+    with refused(Code.DEPENDENTS_EXIST):
+        lake.sql(replacing.format("shop.public.ids", "id"))
+    lake.sql("INSERT INTO orders VALUES (8, 'ann', 1.00)")
+    lake.ms.refresh_stream_table("totals")
+    assert rows(shop) == Counter(tuple(r) for r in lake.ms.sql(TOTALS).collect())
+    assert query(shop, "SELECT to_regclass('public.ids')") == [(None,)]
+
+
 def test_what_cannot_be_served_leaves_nothing_behind(lake: Lake, shop: Shop) -> None:
     for to, code in (
         ("nowhere.public.t", Code.NOT_ATTACHED),

@@ -33,6 +33,7 @@ from millstream.sources.delta import DeltaInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from millstream.sinks.postgres.serve import PostgresSink, Served
     from millstream.sinks.postgres.target import Connection, Target
@@ -69,12 +70,7 @@ class StageFeed:
         """
         stage = self.table.public_stage
         fields = narrowed(self.store.snapshot(stage.path, stage.version).spark_schema, self._outputs)
-        try:
-            stored = arrow_schema(fields)
-        except UnsupportedTypeError as e:
-            raise MillstreamError(
-                Code.UNSUPPORTED_TYPE, f"{self.table.name} cannot be served: {e}", hint="cast the column in the query"
-            ) from e
+        stored = served_schema(self.table.name, fields)
         return pa.schema([pa.field(n, f.type) for n, f in zip(self._names, stored, strict=True)])
 
     def commit_id(self, version: int) -> str | None:
@@ -285,6 +281,20 @@ class TableServer:
                 hint=f"DETACH {attached.name} and attach it again",
             )
         return connection
+
+
+def served_schema(name: naming.TableName, fields: StructType) -> pa.Schema:
+    """The columns of a result as they are handed to a sink.
+
+    Raises:
+        MillstreamError: UNSUPPORTED_TYPE.
+    """
+    try:
+        return arrow_schema(fields)
+    except UnsupportedTypeError as e:
+        raise MillstreamError(
+            Code.UNSUPPORTED_TYPE, f"{name} cannot be served: {e}", hint="cast the column in the query"
+        ) from e
 
 
 def target_of(serving: Serving, schema: pa.Schema | None = None, key: ServedKey | None = None) -> Target:

@@ -235,6 +235,13 @@ class Millstream:
         options = ServeOptions(serve_to, user_triggers, owner, tuple(grants)) if serve_to is not None else None
         servings = self._engine.servings
         moves = options is not None and not servings.is_served_as(self._catalog.get(parsed), options.to)
+
+        def accept(table: StreamTable, compiled: Compiled) -> None:
+            if options is not None and moves:
+                servings.rehearse(table, compiled, options)
+            else:
+                servings.refuse_other_columns(table, compiled)
+
         if options is not None and moves:
             servings.check(options)
         meant = dialect or self._engine.definitions.default_dialect(query)
@@ -244,7 +251,7 @@ class Millstream:
             schedule=schedule,
             refresh_mode=refresh_mode,
             dialect=meant,
-            accept=_anything if moves else servings.refuse_other_columns,
+            accept=accept,
         )
         if options is not None:
             with self._locks.acquire([self._catalog.get(parsed).id]):

@@ -12,7 +12,8 @@ from millstream.catalog.models import StreamTable
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
-from millstream.refresh.serving import SERVING_SCHEMA, StageFeed, TableServer, target_of
+from millstream.naming import quote
+from millstream.refresh.serving import SERVING_SCHEMA, StageFeed, TableServer, served_schema, target_of
 from millstream.service.notices import NoticeWarning, ServingWarning, tell
 from millstream.settings import Settings
 
@@ -85,19 +86,7 @@ class ServingDefinitions:
                 hint=f"ALTER STREAM TABLE {table.name} STOP SERVING first",
             )
         self.check(options)
-        database, schema, name = _parsed(options.to)
-        serving = Serving(
-            table_id=table.id,
-            database=database,
-            schema=schema,
-            table=name,
-            details={
-                SERVING_SCHEMA: self._settings.serving_schema,
-                "user_triggers": self._triggers(options),
-                "owner": options.owner,
-                "grants": list(options.grants),
-            },
-        )
+        serving = self._declared(table, options)
         feed = StageFeed(self._workers.here().store, table, self._server.spill)
         target = target_of(serving, feed.schema, self._server.key_of(table))
         live = {s.table_id for s in self._catalog.servings()}
@@ -112,6 +101,40 @@ class ServingDefinitions:
                     self._catalog.drop_serving(table.id)
                 raise
         return serving
+
+    def _declared(self, table: StreamTable, options: ServeOptions) -> Serving:
+        database, schema, name = _parsed(options.to)
+        return Serving(
+            table_id=table.id,
+            database=database,
+            schema=schema,
+            table=name,
+            details={
+                SERVING_SCHEMA: self._settings.serving_schema,
+                "user_triggers": self._triggers(options),
+                "owner": options.owner,
+                "grants": list(options.grants),
+            },
+        )
+
+    def rehearse(self, table: StreamTable, compiled: Compiled, options: ServeOptions) -> None:
+        """See whether a stream table with a new query can be served under another name: try it, and take it back.
+
+        Raises:
+            MillstreamError: what `stop` and `declare` will raise.
+        """
+        new, old = self._declared(table, options), self._server.serving_of(table)
+        columns = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in compiled.columns)
+        fields = self._workers.here().spark.sql(f"SELECT {columns}").schema
+        target = target_of(new, served_schema(table.name, fields))
+        with self._server.sink(new, table) as sink, sink.rehearsal():
+            if old is not None and old.database == new.database:
+                sink.drop(target_of(old), cascade=False)
+            # under an id of its own: the table's present one is still in the bookkeeping where that lies elsewhere
+            sink.declare(replace(target, table_id=f"{table.id}?"), self._catalog.lake_id(), str(table.name))
+        if old is not None and old.database != new.database:
+            with self._server.sink(old, table) as sink, sink.rehearsal():
+                sink.drop(target_of(old), cascade=False)
 
     def _change(self, table: StreamTable, serving: Serving, options: ServeOptions) -> None:
         """Give what a stream table is served as the options that were given; others stay as they are."""

@@ -6,7 +6,8 @@ is exactly at the version it says, and the next call goes on from there: nothing
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,12 @@ class PostgresSink:
             refuse_taken(self._connection, target)
             found = create_table(self._connection, target)
             self._ledger.add(self._connection, target, lake_id, stream_table, found.oid, Key.of(target))
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """What is done meanwhile is taken back at the end: its errors are all that comes of it."""
+        with self._connection.transaction(force_rollback=True):
+            yield
 
     def grant(self, target: Target) -> None:
         """Give the table to its owner and its readers.

@@ -43,13 +43,14 @@ class Landing:
         Raises:
             MillstreamError: CAPTURE_LOST if it does not fit the mirror.
         """
-        store, mirror = self.worker.store, mirror_of(capture, verdict)
+        store, mirror, stored = self.worker.store, mirror_of(capture, verdict), None
         if isinstance(window, KeyedWindow):
             nothing = window.keys.slice(0, 0)
             keys = nothing if window.truncated else window.keys
-            window = complete(window, stored_rows(store, mirror, keys, self.max_driver_rows))
-        txn, limit = Txn(capture.id, self.tick_id, is_durable=True), self.max_driver_rows
-        version = land(store, mirror, window.rows, txn, self.metadata, limit, truncated=window.truncated)
+            stored = stored_rows(store, mirror, keys, self.max_driver_rows)
+            window = complete(window, stored)
+        txn, limit, truncated = Txn(capture.id, self.tick_id, is_durable=True), self.max_driver_rows, window.truncated
+        version = land(store, mirror, window.rows, txn, self.metadata, limit, truncated=truncated, stored=stored)
         return self._at(capture, version)
 
     def compare(self, capture: Capture, verdict: Verdict, reason: str, wider: Sequence[MirrorColumn]) -> Capture:

@@ -60,11 +60,13 @@ def land(
     max_driver_rows: int,
     *,
     truncated: bool = False,
+    stored: pa.Table | None = None,
 ) -> int | None:
     """Apply a Z-set (the mirror's columns and `naming.WEIGHT`) in one commit; None if it comes to nothing.
 
     Args:
         truncated: all rows the mirror has go first.
+        stored: what `stored_rows` gave, if all rows that go are among them; nothing has been written since.
         max_driver_rows: larger changes are applied by Spark.
 
     Raises:
@@ -78,7 +80,7 @@ def land(
         if changes.num_rows == 0:
             return None
         if changes.num_rows <= max_driver_rows:
-            change = _on_driver(store, mirror, version, changes)
+            change = _on_driver(store, mirror, version, changes, stored)
             if change is not None:
                 made = store.apply(mirror.path, change, txn, metadata)
                 return made.version if made is not None else None
@@ -105,7 +107,9 @@ def resync(
 
 
 def stored_rows(store: DeltaStore, mirror: Mirror, keys: pa.Table, max_driver_rows: int) -> pa.Table:
-    """The mirror's rows that have one of some keys; of keys it does not have there is none.
+    """The mirror's rows that have one of some keys, with their places if they were found on the driver.
+
+    Of keys it does not have there is none.
 
     Args:
         keys: columns that no two rows of the mirror agree in.
@@ -119,7 +123,6 @@ def stored_rows(store: DeltaStore, mirror: Mirror, keys: pa.Table, max_driver_ro
     rows = store.arrow_at(mirror.path, version, found) if found is not None else None
     if rows is None:
         return mirror_frames.stored_rows(store, mirror, version, keys).select(schema.names).cast(schema)
-    rows = rows.select(schema.names)
     codes = _codes(comparable(pa.concat_tables([keys.cast(rows.select(names).schema), rows.select(names)]), names))
     wanted = set(codes[: keys.num_rows])
     return rows.filter(pa.array([code in wanted for code in codes[keys.num_rows :]], pa.bool_()))
@@ -145,16 +148,20 @@ def _replace(
     return store.replace(mirror.path, rows, txn, metadata).version
 
 
-def _on_driver(store: DeltaStore, mirror: Mirror, version: int, net: pa.Table) -> ChangeSet | None:
+def _on_driver(
+    store: DeltaStore, mirror: Mirror, version: int, net: pa.Table, stored: pa.Table | None
+) -> ChangeSet | None:
     """What to do, if the rows that go can be found here."""
     going = net.filter(pc.less(net[naming.WEIGHT], 0))
     coming = _repeated(net.filter(pc.greater(net[naming.WEIGHT], 0))).drop_columns([naming.WEIGHT])
     if going.num_rows == 0:
         return ChangeSet(None, coming, version, mirror.key)
+    if stored is not None and not set(PLACE_COLUMNS) <= set(stored.column_names):
+        stored = None
     finder = Finder(store, mirror.path, version)
-    removed = _by_key(finder, mirror, going) if mirror.key else None
+    removed = _by_key(finder, mirror, going, stored) if mirror.key else None
     if removed is None:
-        removed = _by_all(finder, mirror, going)
+        removed = _by_all(finder, mirror, going, stored)
     if removed is None:
         return None
     if mirror.key:
@@ -162,8 +169,8 @@ def _on_driver(store: DeltaStore, mirror: Mirror, version: int, net: pa.Table) -
     return ChangeSet(removed, coming, version, mirror.key)
 
 
-def _by_key(finder: Finder, mirror: Mirror, going: pa.Table) -> pa.Table | None:
-    found = finder.by_key(going, mirror.key)
+def _by_key(finder: Finder, mirror: Mirror, going: pa.Table, stored: pa.Table | None) -> pa.Table | None:
+    found = stored if stored is not None else finder.by_key(going, mirror.key)
     if found is None or not set(mirror.key) <= set(found.column_names):
         return None  # a column of the key has a type by which rows are not found here
     wanted = going.select(mirror.key).append_column(_CODE, _numbers(going.num_rows))
@@ -175,13 +182,11 @@ def _by_key(finder: Finder, mirror: Mirror, going: pa.Table) -> pa.Table | None:
     return _placed(rows, at)
 
 
-def _by_all(finder: Finder, mirror: Mirror, going: pa.Table) -> pa.Table | None:
+def _by_all(finder: Finder, mirror: Mirror, going: pa.Table, stored: pa.Table | None) -> pa.Table | None:
     """By all columns: of equal rows as many as go."""
     names = [n for n in going.column_names if n != naming.WEIGHT]
-    found = finder.by_any(going, names)
-    if found is None:
-        return None
-    stored = finder.store.arrow_at(finder.path, finder.version, found)
+    if stored is None and (found := finder.by_any(going, names)) is not None:
+        stored = finder.store.arrow_at(finder.path, finder.version, found)
     if stored is None:
         return None
     return _matched(mirror, going, stored, names)

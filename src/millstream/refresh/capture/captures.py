@@ -44,7 +44,7 @@ from millstream.refresh.capture.record import (
 )
 from millstream.refresh.capture.source import Source
 from millstream.refresh.capture.switch import Switch
-from millstream.refresh.capture.tick import Tick, commit_metadata
+from millstream.refresh.capture.tick import Tick
 from millstream.refresh.capture.verdicts import key_of
 from millstream.refresh.capture.wanted import is_as_it_was, unseen, wanted_columns
 from millstream.refresh.locks import LockManager
@@ -278,7 +278,7 @@ class Captures:
         worker, columns = self._workers.here(), columns_of(capture)
         worker.store.create(capture.path, mirror_schema(columns), stats_columns=capture.key)
         txn = Txn(capture.id, _LOAD, is_durable=True)
-        version = cut.load(worker, capture, columns, txn, commit_metadata(cut), self._progress)
+        version = cut.load(worker, capture, columns, txn, cut.metadata(), self._progress)
         worker.store.make_durable(capture.path, -1, version)
         return version
 

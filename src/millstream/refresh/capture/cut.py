@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from millstream.catalog.attached import Capture
+from millstream.catalog.attached import Capture, Position
 from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.engine.storage import Rows, Txn
 from millstream.engine.worker import Worker
@@ -35,6 +35,17 @@ class Cut:
     identity: Identity
     relations: Mapping[str, Relation] = field(default_factory=dict)
     snapshot: Snapshot | None = None
+
+    def metadata(self, position: Position | None = None) -> dict[str, object]:
+        """What a mirror's commit says: where in which database it is."""
+        return {
+            "postgres": {
+                "position": dict(position or {"snapshot": self.position}),
+                "system": str(self.identity.system),
+                "timeline": self.identity.timeline,
+                "database": self.identity.database,
+            }
+        }
 
     @contextmanager
     def contents(

@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import Enum, auto
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import LEFT, STALE, VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
+from millstream.catalog.attached import LEFT, VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.cut import Cut, cutting
@@ -25,7 +25,6 @@ from millstream.refresh.capture.readers import Readers
 from millstream.refresh.capture.record import (
     BUFFER,
     MISSING,
-    NOT_NULL,
     POSITION,
     RESYNC,
     buffer_of,
@@ -35,7 +34,7 @@ from millstream.refresh.capture.record import (
 )
 from millstream.refresh.capture.source import Source
 from millstream.refresh.capture.switch import HINDERED, INSTALLED, Switch, with_details, with_loss
-from millstream.refresh.capture.verdicts import Answer, Verdict, judge, judge_closely, key_of
+from millstream.refresh.capture.verdicts import Answer, Verdict, judge, judge_closely, recorded
 from millstream.refresh.capture.ways import WAL, Reading, RereadError, read_buffers, read_slot, slot_in
 from millstream.settings import Settings
 from millstream.sources.postgres.address import Address
@@ -308,7 +307,7 @@ class Tick:
         touched, before = {*reading.windows, *reread}, dict(self.captures)
         tick_id = self._begin(reading.position, touched) if touched else self.database.last_tick
         limit = self.settings.direct_max_rows
-        landing = Landing(self.worker, cut, tick_id, commit_metadata(cut, reading.position), limit, self.progress)
+        landing = Landing(self.worker, cut, tick_id, cut.metadata(reading.position), limit, self.progress)
         for id_, window in reading.windows.items():
             self.captures[id_] = self._landed(landing, before[id_], verdicts[id_], window)
         wider = dict(self._missing_columns())
@@ -378,7 +377,7 @@ class Tick:
             pending = self.again.get(capture.id) if capture.id not in touched else None
             if capture.id in reading.ahead:
                 continue
-            after = _recorded(capture, verdict, before, is_landed=capture.id in touched, pending=pending)
+            after = recorded(capture, verdict, before, is_landed=capture.id in touched, pending=pending)
             if BUFFER in capture.details and BUFFER not in after.details:
                 self.released.append(capture.oid)
             self.captures[capture.id] = after
@@ -459,44 +458,5 @@ class Tick:
         self.catalog.put_database(self.database, captures=list(self.captures.values()))
 
 
-def _recorded(
-    capture: Capture, verdict: Verdict, before: Position | None, *, is_landed: bool, pending: str | None
-) -> Capture:
-    """A capture as it is once a tick has ended.
-
-    Args:
-        before: the database's position before.
-        pending: why it is still to be compared with its table.
-    """
-    details = {**capture.details, RESYNC: pending} if pending is not None else dict(capture.details)
-    match verdict.answer:
-        case Answer.GIVE_UP:
-            details = {k: v for k, v in details.items() if k not in (BUFFER, MISSING)} | {STALE: verdict.reason}
-        case Answer.MISS:
-            details = {k: v for k, v in details.items() if k not in (BUFFER, STALE)} | {MISSING: verdict.reason}
-    is_followed = verdict.answer is Answer.FOLLOW and not is_whole(capture) and pending is None
-    if not is_landed and not is_followed:
-        own = details.get(POSITION) or (dict(before) if before is not None else None)
-        return replace(capture, details={**details, POSITION: own})
-    details = {k: v for k, v in details.items() if k not in (POSITION, RESYNC, MISSING)}
-    look = verdict.look
-    assert look is not None
-    details[NOT_NULL] = list(look.not_null)
-    return replace(capture, key=key_of(capture, look), shape=look.shape, filenodes=look.storage, details=details)
-
-
 def _identity(database: AttachedDatabase) -> Identity:
     return Identity(database.system, database.timeline, database.database)
-
-
-def commit_metadata(cut: Cut, position: Position | None = None) -> dict[str, object]:
-    """What a mirror's commit says: where in which database it is."""
-    identity = cut.identity
-    return {
-        "postgres": {
-            "position": dict(position or {"snapshot": cut.position}),
-            "system": str(identity.system),
-            "timeline": identity.timeline,
-            "database": identity.database,
-        }
-    }

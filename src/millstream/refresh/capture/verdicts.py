@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from millstream.catalog.attached import STALE, Capture
+from millstream.catalog.attached import STALE, Capture, Position
 from millstream.errors import MillstreamError
-from millstream.refresh.capture.record import BUFFER, MISSING, RESYNC, is_whole
+from millstream.refresh.capture.record import BUFFER, MISSING, NOT_NULL, POSITION, RESYNC, is_whole
 from millstream.sources.postgres.looks import Look
 from millstream.sources.postgres.relations import Relation
 from millstream.sources.postgres.types import MirrorColumn, mirror_columns
@@ -109,3 +109,29 @@ def key_of(capture: Capture, look: Look) -> tuple[str, ...]:
     """The key by which the mirror's rows can be told, now and before; empty if it is another one or not captured."""
     captured = {name for name, _, _ in capture.columns}
     return look.key if captured.issuperset(look.key) else ()
+
+
+def recorded(
+    capture: Capture, verdict: Verdict, before: Position | None, *, is_landed: bool, pending: str | None
+) -> Capture:
+    """A capture as it is once a tick has ended.
+
+    Args:
+        before: the database's position before.
+        pending: why it is still to be compared with its table.
+    """
+    details = {**capture.details, RESYNC: pending} if pending is not None else dict(capture.details)
+    match verdict.answer:
+        case Answer.GIVE_UP:
+            details = {k: v for k, v in details.items() if k not in (BUFFER, MISSING)} | {STALE: verdict.reason}
+        case Answer.MISS:
+            details = {k: v for k, v in details.items() if k not in (BUFFER, STALE)} | {MISSING: verdict.reason}
+    is_followed = verdict.answer is Answer.FOLLOW and not is_whole(capture) and pending is None
+    if not is_landed and not is_followed:
+        own = details.get(POSITION) or (dict(before) if before is not None else None)
+        return replace(capture, details={**details, POSITION: own})
+    details = {k: v for k, v in details.items() if k not in (POSITION, RESYNC, MISSING)}
+    look = verdict.look
+    assert look is not None
+    details[NOT_NULL] = list(look.not_null)
+    return replace(capture, key=key_of(capture, look), shape=look.shape, filenodes=look.storage, details=details)

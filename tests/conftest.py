@@ -34,8 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark_settings() -> Settings:
-    """The settings of the run's one JVM."""
-    return Settings(spark_conf={"spark.driver.memory": "2g"})
+    """The settings of the run's one JVM, which lives through hundreds of lakes and the code generated for them."""
+    return Settings(
+        spark_conf={
+            "spark.driver.memory": "4g",
+            "spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=512m",
+        }
+    )
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     """An empty lake; at the end, its stream tables are compared with their queries once more."""
     with open_lake(tmp_path / "lake") as opened:
+        opened.is_compared_at_end = True
         yield opened
         wrong = {name: found for name in opened.queries if (found := opened.difference(name))}
         assert not wrong, f"verify is content, but {wrong}"

@@ -75,6 +75,7 @@ def wrong(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
     with open_lake(tmp_path_factory.mktemp("operators") / "lake") as lake, warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* has no fixed result")
         create_tables(lake)
+        lake.is_compared_at_end = True
         for kind, queries in OPERATORS.items():
             for number, query in enumerate(queries):
                 kinds[name := f"{kind.replace(' ', '_')}_{number}"] = kind

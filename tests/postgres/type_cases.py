@@ -193,6 +193,21 @@ CASES = [
     case("public.price", "decimal(10,2)", {"1.5": Decimal("1.50")}),
     case("public.dear_price", "decimal(10,2)", {"1.5": Decimal("1.50")}),
     case("public.prices", "array<decimal(10,2)>", {"{1.5,NULL}": [Decimal("1.50"), None]}),
+    case("public.moment", "timestamp", {"2024-03-31 02:30:00+05:30": dt.datetime(2024, 3, 30, 21, 0, tzinfo=UTC)}),
+    case("public.ratio", "double", {"0.30000000000000004": 0.1 + 0.2, "-0": -0.0, "NaN": math.nan}),
+    case("public.words", "array<string>", {'{"a,b",NULL,""}': ["a,b", None, ""], "{}": []}),
+    case(
+        "public.moment[]",
+        "array<timestamp>",
+        {'{"2024-01-01 01:00:00+01",NULL}': [dt.datetime(2024, 1, 1, tzinfo=UTC), None]},
+    ),
+    case("public.ratio[]", "array<double>", {"{0.30000000000000004,-0}": [0.1 + 0.2, -0.0]}),
+    case("public.span", "string", {"[2024-01-01 00:00+01,]": '["2023-12-31 23:00:00+00",)', "empty": "empty"}),
+    case("public.span[]", "array<string>", {'{"[2024-01-01 00:00+01,]"}': ['["2023-12-31 23:00:00+00",)']}),
+    case("public.span_multirange", "string", {"{[2024-01-01 00:00+01,]}": '{["2023-12-31 23:00:00+00",)}'}),
+    case("public.ratios", "string", {"[0.30000000000000004,1)": "[0.30000000000000004,1)"}),
+    case("public.waits", "string", {"[1 day,2 days)": "[P1D,P2D)"}),
+    case("public.bytes", "string", {"[\\\\x00,\\\\xff)": '["\\\\x00","\\\\xff")'}),
     case("integer[]", "array<int>", {"{}": [], "{1,NULL,-3}": [1, None, -3], "{7}": [7], "{NULL}": [None]}),
     case("boolean[]", "array<boolean>", {"{t,f,NULL}": [True, False, None]}),
     case("float8[]", "array<double>", {"{NaN,-0,1e300,-Infinity}": [math.nan, -0.0, 1e300, -math.inf]}),
@@ -229,6 +244,13 @@ def create_types(shop: Shop) -> None:
         owner.execute("CREATE DOMAIN dear_price AS price CHECK (value > 1)")
         owner.execute("CREATE DOMAIN prices AS numeric(10,2)[]")
         owner.execute("CREATE TYPE pair AS (a int, b text)")
+        owner.execute("CREATE DOMAIN moment AS timestamptz")
+        owner.execute("CREATE DOMAIN ratio AS float8")
+        owner.execute("CREATE DOMAIN words AS text[] CHECK (cardinality(value) < 9)")
+        owner.execute("CREATE TYPE span AS RANGE (subtype = timestamptz)")
+        owner.execute("CREATE TYPE ratios AS RANGE (subtype = ratio)")
+        owner.execute("CREATE TYPE waits AS RANGE (subtype = interval)")
+        owner.execute("CREATE TYPE bytes AS RANGE (subtype = bytea)")
 
 
 def exact(value: Any) -> Any:

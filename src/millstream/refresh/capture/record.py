@@ -27,6 +27,7 @@ GUARDED = "guarded"
 """Of a database: whether it refuses DDL that changes captured columns."""
 BUFFER_SCHEMA = "buffer_schema"
 """Of a database: where its buffers lie."""
+_MADE_FOR = "made_for"
 
 
 def columns_of(capture: Capture) -> tuple[MirrorColumn, ...]:
@@ -59,6 +60,16 @@ def with_buffer(capture: Capture, buffer: BufferInfo) -> Capture:
         "state": buffer.state,
     }
     return replace(capture, oid=buffer.oid, details={**capture.details, BUFFER: kept})
+
+
+def made_for(capture: Capture) -> str:
+    """The fingerprint of the columns that its buffer was made for."""
+    return str(capture.details[BUFFER].get(_MADE_FOR, capture.shape))
+
+
+def with_buffer_for(capture: Capture, shape: str) -> Capture:
+    """The capture, whose buffer was just made for columns that the mirror has yet to be compared with."""
+    return replace(capture, details={**capture.details, BUFFER: {**capture.details[BUFFER], _MADE_FOR: shape}})
 
 
 def buffer_settings(database: AttachedDatabase, catalog: Catalog) -> BufferSettings:

@@ -31,6 +31,7 @@ from millstream.refresh.capture.record import (
     buffer_settings,
     is_kept,
     is_whole,
+    with_buffer_for,
 )
 from millstream.refresh.capture.source import Source
 from millstream.refresh.capture.switch import HINDERED, INSTALLED, Switch, with_details, with_loss
@@ -254,6 +255,8 @@ class Tick:
         if not is_whole(capture):
             source = Source(self.connection, self.catalog, self.database)
             capture, self.database = source.capture(capture, relation)
+        if BUFFER in capture.details and verdict.look is not None:
+            capture = with_buffer_for(capture, verdict.look.shape)
         details = {k: v for k, v in capture.details.items() if k != MISSING} | {RESYNC: verdict.reason}
         self.captures[capture_id] = replace(capture, details=details)
 

@@ -8,7 +8,8 @@ from enum import Enum, auto
 
 from millstream.catalog.attached import STALE, Capture, Position
 from millstream.errors import MillstreamError
-from millstream.refresh.capture.record import BUFFER, MISSING, NOT_NULL, POSITION, RESYNC, is_whole
+from millstream.refresh.capture.record import BUFFER, MISSING, NOT_NULL, POSITION, RESYNC, is_whole, made_for
+from millstream.sources.postgres.kept_columns import is_named_by_users
 from millstream.sources.postgres.looks import Look
 from millstream.sources.postgres.relations import Relation
 from millstream.sources.postgres.types import MirrorColumn, mirror_columns
@@ -87,6 +88,9 @@ def judge_closely(capture: Capture, relation: Relation | None, look: Look | None
         return Verdict(Answer.REINSTALL, "a column has another type of the same values", look, relation, columns)
     if _is_untriggered(capture, triggers):
         return Verdict(Answer.REINSTALL, "its triggers were changed", look, relation)
+    users = [name for name, _, _ in columns if is_named_by_users(relation.column(name))]
+    if users and BUFFER in capture.details and made_for(capture) != look.shape:
+        return Verdict(Answer.REINSTALL, f"{', '.join(users)} may be of another type of the same name", look, relation)
     return Verdict(Answer.RESYNC, "its columns were altered", look, relation)
 
 

@@ -7,7 +7,7 @@ source, which they learn of only at the next poll:
 - a column that has another type now becomes NULL too: PostgreSQL chooses between the overloads of `fitting` by the type
   of their arguments, and inlines either one, so that the check costs nothing per row;
 - buffers have types without modifiers, so that a `varchar(20)` that was a `varchar(10)` fits;
-- an enum is kept as its label, so that its type can be dropped.
+- a buffer has PostgreSQL's own types only, and the text of all others (`kept_columns`), so that these can be dropped.
 
 All of these are changes of the source's shape, on which its mirror is read anew.
 """
@@ -51,18 +51,20 @@ class BufferColumn:
     """A column of a buffer.
 
     Args:
-        type: as SQL, without modifiers.
+        type: a name in pg_catalog.
         by_output: keep the value's text instead of the value.
+        settings: what the text depends on: it is to be as in our own sessions, whichever the writer's are.
     """
 
     name: str
     type: str
     by_output: bool = False
+    settings: tuple[str, ...] = ()
 
     @property
     def definition(self) -> sql.Composed:
         """For CREATE TABLE and ADD COLUMN."""
-        return sql.SQL("{} {}").format(sql.Identifier(self.name), sql.SQL(self.type))
+        return sql.SQL("{} {}").format(sql.Identifier(self.name), _type(self.type))
 
     def captured(self, schema: str) -> sql.Composed:
         """The column's value where it is still what it was, else NULL."""
@@ -79,7 +81,7 @@ class BufferColumn:
     @property
     def null(self) -> sql.Composed:
         """NULL of its type."""
-        return sql.SQL("NULL::{}").format(sql.SQL(self.type))
+        return _null(self.type)
 
 
 def schema_statements(schema: str) -> list[sql.Composed]:
@@ -111,6 +113,14 @@ def schema_statements(schema: str) -> list[sql.Composed]:
     return statements
 
 
+def _type(name: str) -> sql.Identifier:
+    return sql.Identifier("pg_catalog", name)
+
+
+def _null(type_: str) -> sql.Composed:
+    return sql.SQL("NULL::{}").format(_type(type_))
+
+
 def buffer_name(oid: int) -> str:
     """The name of the buffer of a source."""
     return f"changes_{oid}"
@@ -134,12 +144,16 @@ def create_buffer(schema: str, oid: int, columns: Sequence[BufferColumn], by_row
     all of a buffer, because consumed rows are deleted.
     """
     own = [
-        sql.SQL("{} pg_lsn NOT NULL DEFAULT pg_current_wal_insert_lsn()").format(sql.Identifier(ORDER)),
-        sql.SQL("{} xid8 NOT NULL DEFAULT pg_current_xact_id()").format(sql.Identifier(TRANSACTION)),
-        sql.SQL("{} smallint NOT NULL").format(sql.Identifier(SIGN)),
+        sql.SQL("{} pg_catalog.pg_lsn NOT NULL DEFAULT pg_catalog.pg_current_wal_insert_lsn()").format(
+            sql.Identifier(ORDER)
+        ),
+        sql.SQL("{} pg_catalog.xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()").format(
+            sql.Identifier(TRANSACTION)
+        ),
+        sql.SQL("{} pg_catalog.int2 NOT NULL").format(sql.Identifier(SIGN)),
     ]
     if by_row:
-        own.append(sql.SQL("{} oid").format(sql.Identifier(LEAF)))
+        own.append(sql.SQL("{} pg_catalog.oid").format(sql.Identifier(LEAF)))
     return sql.SQL(
         "CREATE TABLE {} ({}) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, "
         "autovacuum_analyze_scale_factor = 1)"
@@ -154,10 +168,18 @@ def function_statements(
     body = sql.SQL("#variable_conflict use_column\nBEGIN\n{}  RETURN NULL;\nEND").format(
         _capture(schema, oid, event, columns, by_row)
     )
+    settings = sorted({setting for c in columns for setting in c.settings} if event in _IMAGES else ())
     return [
         sql.SQL(
-            "CREATE OR REPLACE FUNCTION {} RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = {} AS {}"
-        ).format(function, _SEARCH_PATH, sql.Literal(body.as_string())),
+            "CREATE OR REPLACE FUNCTION {} RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
+            "SET search_path = {} {} AS {}"
+        ).format(
+            function,
+            _SEARCH_PATH,
+            # those of our session, each of which costs two microseconds a statement
+            sql.SQL(" ").join(sql.SQL("SET {} FROM CURRENT").format(sql.Identifier(s)) for s in settings),
+            sql.Literal(body.as_string()),
+        ),
         sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function),
     ]
 
@@ -177,7 +199,7 @@ def _capture(schema: str, oid: int, event: Event, columns: Sequence[BufferColumn
     leaf = [sql.Identifier(function_name(event, oid), "tg_relid")] if by_row else []
     images = [
         sql.SQL("SELECT {} FROM {}").format(
-            sql.SQL(", ").join([sql.SQL(f"{sign}::smallint"), *leaf, *(c.captured(schema) for c in columns)]),
+            sql.SQL(", ").join([sql.SQL(f"{sign}::pg_catalog.int2"), *leaf, *(c.captured(schema) for c in columns)]),
             sql.SQL(f"(SELECT {row}.*) AS {rows}" if by_row else rows),
         )
         for sign, row, rows in _IMAGES[event]

@@ -41,7 +41,8 @@ from millstream.sources.postgres.installed import (
     tables_of,
     triggers_of,
 )
-from millstream.sources.postgres.relations import PgColumn, Relation, RelationKind
+from millstream.sources.postgres.kept_columns import kept_columns
+from millstream.sources.postgres.relations import Relation, RelationKind
 from millstream.sources.postgres.trims import create_trims, forget_trims, note_trims
 from millstream.sources.postgres.types import MirrorColumn
 
@@ -88,7 +89,7 @@ def widen(
         found = find_buffer(connection, relation, settings)
         if found is None:
             raise MillstreamError(Code.CAPTURE_LOST, f"the buffer of {relation.qualified} is gone")
-        more = _buffer_columns(connection, [relation.column(c.name) for c in columns if c.name not in found.columns])
+        more = kept_columns(connection, [relation.column(c.name) for c in columns if c.name not in found.columns])
         is_disabled = _is_disabled(connection, relation, settings.schema)
         if is_disabled:
             _drop_functions(connection, relation.oid, settings.schema)
@@ -96,7 +97,7 @@ def widen(
         _lock_writers_out(connection, relation, settings.schema)
         for column in more:
             connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {}").format(found.table, column.definition))
-        kept = _buffer_columns(connection, [relation.column(n) for n in found.columns])
+        kept = kept_columns(connection, [relation.column(n) for n in found.columns])
         _put_functions(connection, relation, [*kept, *more], found.by_row, settings.schema)
         if is_disabled:
             _put_triggers(connection, relation, found.by_row, settings.schema)
@@ -152,8 +153,7 @@ def prepare_schema(connection: Connection, relation: Relation, settings: BufferS
         )
     name = sql.Identifier(settings.schema)
     with connection.transaction():
-        # Two sessions that create one schema would collide in the server's catalog.
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"millstream {settings.schema}"])
+        _lock_schema(connection, settings.schema)
         found = connection.execute(
             "SELECT nspowner = current_user::regrole, obj_description(oid, 'pg_namespace') FROM pg_namespace "
             "WHERE nspname = %s",
@@ -181,9 +181,9 @@ def put_in_place(
     found = find_buffer(connection, relation, settings)
     if (found is not None and found.by_row != by_row) or _is_disabled(connection, relation, schema):
         _drop(connection, relation.oid, settings)
+    kept = kept_columns(connection, [relation.column(c.name) for c in columns])
     _put_functions(connection, relation, (), by_row, schema, (Event.LOCK,))
     _lock_writers_out(connection, relation, schema)
-    kept = _buffer_columns(connection, [relation.column(c.name) for c in columns])
     buffer = sql.Identifier(schema, buffer_name(relation.oid))
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(buffer))
     connection.execute(create_buffer(schema, relation.oid, kept, by_row))
@@ -265,19 +265,9 @@ def _needs_rows(connection: Connection, relation: Relation) -> bool:
     return row == (True,)
 
 
-def _buffer_columns(connection: Connection, columns: Sequence[PgColumn]) -> list[BufferColumn]:
-    oids = [c.base_oid for c in columns]
-    types: dict[int, str] = dict(
-        connection.execute(
-            "SELECT oid::bigint, format_type(oid, -1) FROM pg_type WHERE oid = ANY(%s)", [oids]
-        ).fetchall()
-    )
-    return [
-        BufferColumn(c.name, "text", by_output=True)
-        if "e" in (c.type_kind, c.element_kind)
-        else BufferColumn(c.name, types[c.base_oid])
-        for c in columns
-    ]
+def _lock_schema(connection: Connection, schema: str) -> None:
+    """Two sessions that create one object would collide in the server's catalog."""
+    connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"millstream {schema}"])
 
 
 def _is_disabled(connection: Connection, relation: Relation, schema: str) -> bool:

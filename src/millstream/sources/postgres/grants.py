@@ -16,13 +16,6 @@ SELECT n.nspname, c.relname, pg_get_userbyid(c.relowner), has_schema_privilege(n
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY(%s) ORDER BY c.oid
 """
 
-# Types in a schema of their own, which a buffer has to name: enums are kept as their labels.
-_TYPE_SCHEMAS = """
-SELECT DISTINCT n.nspname FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
-LEFT JOIN pg_type e ON e.oid = t.typelem
-WHERE t.oid = ANY(%s) AND 'e' NOT IN (t.typtype, coalesce(e.typtype, 'b')) AND NOT has_schema_privilege(n.oid, 'USAGE')
-"""
-
 
 def required_grants(connection: Connection, relation: Relation, schema: str) -> list[str]:
     """The statements that let the connection's role capture a table into buffers of a schema; none if it may already.
@@ -68,6 +61,4 @@ def required_grants(connection: Connection, relation: Relation, schema: str) -> 
             grant("ALTER ROLE {role} BYPASSRLS;")
         if is_replicated and not is_owner:  # to fire for replicated changes a trigger must be ENABLE ALWAYS
             grant("GRANT {} TO {role};", sql.Identifier(owner))
-    for (namespace,) in connection.execute(_TYPE_SCHEMAS, [[c.base_oid for c in relation.columns]]):
-        grant("GRANT USAGE ON SCHEMA {} TO {role};", sql.Identifier(namespace))
     return grants

@@ -103,7 +103,7 @@ def test_temporary_objects_cannot_take_the_place_of_ours(shop: Shop, owner: Owne
         oid = capture.buffers["t"].oid
         for name in (f"changes_{oid}", "added", "removed", "missing", "image"):
             stranger.execute(f"CREATE TEMP TABLE {name} (__ms_lsn pg_lsn, __ms_xid xid8, __ms_w smallint, a int)")
-        for function in ("pg_current_xact_id() RETURNS xid8", "fitting(a int, b int, c int) RETURNS int"):
+        for function in ("pg_current_xact_id() RETURNS xid8", "fitting_int4(a int, b int, c int) RETURNS int"):
             stranger.execute(
                 f"CREATE FUNCTION pg_temp.{function} LANGUAGE sql AS 'SELECT NULL::{function.split()[-1]}'"
             )
@@ -143,7 +143,7 @@ def test_strangers_see_and_touch_nothing(shop: Shop, owner: Owner, follow: Follo
             f"INSERT INTO {SCHEMA}.changes_{oid} (__ms_w, a) VALUES (1, 1)",
             f"CREATE TRIGGER x AFTER INSERT ON mine REFERENCING NEW TABLE AS added "
             f"EXECUTE FUNCTION {SCHEMA}.insert_{oid}()",
-            f"SELECT {SCHEMA}.fitting(1, 2, 0)",
+            f"SELECT {SCHEMA}.fitting_int4(1, 0, 0)",
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 stranger.execute(statement)

@@ -10,6 +10,9 @@ source, which they learn of only at the next poll:
 - a buffer has PostgreSQL's own types only, and the text of all others (`kept_columns`), so that these can be dropped.
 
 All of these are changes of the source's shape, on which its mirror is read anew.
+
+The functions have the rights of the role that captures, so no value is ever cast: a cast might be the table owner's own
+function, or fail. A text is what the type's output function writes, which only a superuser can have made.
 """
 
 from __future__ import annotations
@@ -69,14 +72,9 @@ class BufferColumn:
     def captured(self, schema: str) -> sql.Composed:
         """The column's value where it is still what it was, else NULL."""
         column = sql.Identifier(self.name)
-        if self.by_output:  # a cast to text might be the table owner's own function, and would run with our rights
+        if self.by_output:
             return sql.SQL("CASE WHEN {0} IS NOT NULL THEN pg_catalog.concat({0}) END").format(column)
-        return sql.SQL("{fitting}({widened}({column}, {null}, 0), {null}, 0)").format(
-            fitting=sql.Identifier(schema, "fitting"),
-            widened=sql.Identifier(schema, "widened"),
-            column=column,
-            null=self.null,
-        )
+        return sql.SQL("{}({}, 0, 0)").format(sql.Identifier(schema, fitting_name(self.type)), column)
 
     @property
     def null(self) -> sql.Composed:
@@ -85,28 +83,36 @@ class BufferColumn:
 
 
 def schema_statements(schema: str) -> list[sql.Composed]:
-    """The schema, for nobody but its owner, and the functions that compare types when a statement is parsed.
-
-    `widened` takes a domain to its base type, and what can be widened without loss; `fitting` takes what has exactly
-    the wanted type then. The last argument is an integer, so that the first overload wins wherever it is possible.
-    """
-    overloads = [
-        ("widened", "anycompatible", "anycompatible", "integer", 1),
-        ("widened", "anyelement", "anycompatible", "bigint", 2),
-        ("fitting", "anyelement", "anyelement", "integer", 1),
-        ("fitting", "anyelement", "anycompatible", "bigint", 2),
-    ]
-    statements = [
+    """The schema, for nobody but its owner."""
+    return [
         sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)),
         sql.SQL("REVOKE ALL ON SCHEMA {} FROM PUBLIC").format(sql.Identifier(schema)),
     ]
-    for name, value, wanted, exact, chosen in overloads:
-        function = sql.SQL("{}({}, {}, {})").format(
-            sql.Identifier(schema, name), sql.SQL(value), sql.SQL(wanted), sql.SQL(exact)
-        )
+
+
+def fitting_name(type_: str) -> str:
+    """The name of the function that gives a value of one type, or of a domain over it, and NULL for any other."""
+    return f"fitting_{type_}"
+
+
+def fitting_statements(schema: str, type_: str) -> list[sql.Composed]:
+    """The two overloads of that function, of which PostgreSQL chooses one when a statement is parsed.
+
+    Called as `fitting(value, 0, 0)`. The one with the more arguments of exactly the given types wins, a domain counting
+    as the type behind it: that is the first for what fits, and for all else none. Then the one wins that has the more
+    arguments of their category's preferred type: of the second these are two, of the first at most one. So the first
+    is never reached by a cast, be there one or not.
+    """
+    overloads = [
+        (_type(type_), _type("int8"), sql.SQL("SELECT $1")),
+        (_type("anyelement"), _type("float8"), sql.SQL("SELECT {}").format(_null(type_))),
+    ]
+    statements: list[sql.Composed] = []
+    for value, number, body in overloads:
+        function = sql.SQL("{0}({1}, {2}, {2})").format(sql.Identifier(schema, fitting_name(type_)), value, number)
         statements += [
             sql.SQL("CREATE OR REPLACE FUNCTION {} RETURNS {} LANGUAGE sql IMMUTABLE AS {}").format(
-                function, sql.SQL(wanted), sql.Literal(f"SELECT ${chosen}")
+                function, _type(type_), sql.Literal(body.as_string())
             ),
             sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function),
         ]

@@ -22,6 +22,8 @@ from millstream.sources.postgres.buffer_sql import (
     buffer_name,
     create_buffer,
     create_trigger,
+    fitting_name,
+    fitting_statements,
     function_name,
     function_statements,
     schema_statements,
@@ -90,6 +92,8 @@ def widen(
         if found is None:
             raise MillstreamError(Code.CAPTURE_LOST, f"the buffer of {relation.qualified} is gone")
         more = kept_columns(connection, [relation.column(c.name) for c in columns if c.name not in found.columns])
+        kept = kept_columns(connection, [relation.column(n) for n in found.columns])
+        _put_fitting(connection, settings.schema, [*kept, *more])
         is_disabled = _is_disabled(connection, relation, settings.schema)
         if is_disabled:
             _drop_functions(connection, relation.oid, settings.schema)
@@ -97,7 +101,6 @@ def widen(
         _lock_writers_out(connection, relation, settings.schema)
         for column in more:
             connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {}").format(found.table, column.definition))
-        kept = kept_columns(connection, [relation.column(n) for n in found.columns])
         _put_functions(connection, relation, [*kept, *more], found.by_row, settings.schema)
         if is_disabled:
             _put_triggers(connection, relation, found.by_row, settings.schema)
@@ -182,6 +185,7 @@ def put_in_place(
     if (found is not None and found.by_row != by_row) or _is_disabled(connection, relation, schema):
         _drop(connection, relation.oid, settings)
     kept = kept_columns(connection, [relation.column(c.name) for c in columns])
+    _put_fitting(connection, schema, kept)
     _put_functions(connection, relation, (), by_row, schema, (Event.LOCK,))
     _lock_writers_out(connection, relation, schema)
     buffer = sql.Identifier(schema, buffer_name(relation.oid))
@@ -263,6 +267,21 @@ def _needs_rows(connection: Connection, relation: Relation) -> bool:
         {"oid": relation.oid},
     ).fetchone()
     return row == (True,)
+
+
+def _put_fitting(connection: Connection, schema: str, columns: Sequence[BufferColumn]) -> None:
+    """The functions that compare types, for the types that no captured table has had yet."""
+    types = {fitting_name(c.type): c.type for c in columns if not c.by_output}
+    found = connection.execute(
+        "SELECT proname FROM pg_proc WHERE pronamespace = %s::regnamespace AND proname = ANY(%s)",
+        [sql.Identifier(schema).as_string(connection), list(types)],
+    )
+    missing = set(types).difference(name for (name,) in found)
+    if missing:
+        _lock_schema(connection, schema)
+    for name in sorted(missing):
+        for statement in fitting_statements(schema, types[name]):
+            connection.execute(statement)
 
 
 def _lock_schema(connection: Connection, schema: str) -> None:

@@ -12,7 +12,7 @@ from shops import Shop, new_shop
 from type_cases import create_types
 
 from millstream.sources.postgres.buffer_sql import fitting_name, fitting_statements
-from millstream.sources.postgres.buffers import install
+from millstream.sources.postgres.buffers import install, widen
 from millstream.sources.postgres.installed import BufferSettings
 from millstream.sources.postgres.relations import find_relation
 from millstream.sources.postgres.types import mirror_columns
@@ -127,6 +127,19 @@ def test_a_domain_may_come_and_go(owner: Owner, follow: Follow) -> None:
         sql.SQL("SELECT a::date::text, b::date::text FROM {}").format(capture.buffers["t"].table)
     ).fetchall()
     assert found == [("2020-01-01", "2021-01-01"), ("2022-01-01", "2023-01-01")]
+
+
+def test_more_columns_beside_one_that_has_another_type_by_now(shop: Shop, owner: Owner, follow: Follow) -> None:
+    owner.execute("CREATE TYPE mood AS ENUM ('sad')")
+    owner.execute("CREATE TABLE t (a int, gone int, m mood, c int)")
+    capture = follow("t", columns=["a", "gone", "m"])
+    owner.execute("ALTER TABLE t ALTER a TYPE text, ALTER m TYPE int USING NULL, DROP gone")
+    relation = find_relation(capture.connection, "t")
+    widen(capture.connection, relation, mirror_columns(relation, ["a", "m", "c"]))
+    with shop.owner() as writer:
+        writer.execute("INSERT INTO t VALUES ('x', 1, 2)")
+    found = capture.connection.execute(sql.SQL("SELECT a, c FROM {}").format(capture.buffers["t"].table)).fetchall()
+    assert found == [(None, 2)]
 
 
 THEFT = "INSERT INTO public.stolen VALUES (current_user)"

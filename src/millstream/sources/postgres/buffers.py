@@ -43,7 +43,7 @@ from millstream.sources.postgres.installed import (
     tables_of,
     triggers_of,
 )
-from millstream.sources.postgres.kept_columns import kept_columns
+from millstream.sources.postgres.kept_columns import columns_in, kept_columns
 from millstream.sources.postgres.relations import Relation, RelationKind
 from millstream.sources.postgres.trims import create_trims, forget_trims, note_trims
 from millstream.sources.postgres.types import MirrorColumn
@@ -92,7 +92,7 @@ def widen(
         if found is None:
             raise MillstreamError(Code.CAPTURE_LOST, f"the buffer of {relation.qualified} is gone")
         more = kept_columns(connection, [relation.column(c.name) for c in columns if c.name not in found.columns])
-        kept = kept_columns(connection, [relation.column(n) for n in found.columns])
+        kept = columns_in(connection, found, relation)
         _put_fitting(connection, settings.schema, [*kept, *more])
         is_disabled = _is_disabled(connection, relation, settings.schema)
         if is_disabled:

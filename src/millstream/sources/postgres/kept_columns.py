@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from millstream.sources.postgres.buffer_sql import BufferColumn
 from millstream.sources.postgres.connection import Connection
-from millstream.sources.postgres.relations import PgColumn
+from millstream.sources.postgres.installed import BufferInfo
+from millstream.sources.postgres.relations import PgColumn, Relation
 from millstream.sources.postgres.types import EXTENSION_TYPES
 
 _FIRST_USER_OID = 16_384
@@ -51,6 +52,11 @@ SELECT part.whole::bigint, t.typname, t.oid < %s AS is_own FROM part JOIN pg_typ
 WHERE t.typtype = 'b' AND t.typcategory <> 'A'
 """
 
+_BUFFERED = """
+SELECT a.attname, t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = %s::regclass AND a.attname = ANY(%s)
+"""
+
 
 def kept_columns(connection: Connection, columns: Sequence[PgColumn]) -> list[BufferColumn]:
     """How some columns of a table are to be kept."""
@@ -68,6 +74,20 @@ def kept_columns(connection: Connection, columns: Sequence[PgColumn]) -> list[Bu
         if c.base_oid in own
         else BufferColumn(c.name, "text", by_output=True, settings=tuple(sorted(settings.get(c.base_oid, ()))))
         for c in columns
+    ]
+
+
+def columns_in(connection: Connection, buffer: BufferInfo, relation: Relation) -> list[BufferColumn]:
+    """How a buffer keeps its columns; those that have another type in the table by now, or are gone, stay as they are.
+
+    The next poll sees that they have changed.
+    """
+    found = connection.execute(_BUFFERED, [buffer.table.as_string(connection), list(buffer.columns)])
+    types: dict[str, str] = dict(found.fetchall())
+    wanted = {c.name: c for c in kept_columns(connection, [c for c in relation.columns if c.name in types])}
+    return [
+        wanted[name] if name in wanted and wanted[name].type == types[name] else BufferColumn(name, types[name])
+        for name in buffer.columns
     ]
 
 

@@ -155,6 +155,33 @@ def test_to_the_wal_and_every_kind_of_change(kit: Kit, writer: Writer) -> None:
     kit.assert_nothing_twice()
 
 
+def test_keys_of_any_type(kit: Kit, writer: Writer) -> None:
+    """Rows of keys that Arrow cannot join by, or whose equal values differ, are found among those looked up."""
+    for statement in (
+        "CREATE TABLE tagged (k int, tags text[], v int, PRIMARY KEY (k, tags))",
+        "INSERT INTO tagged SELECT i % 5, ARRAY['x' || i, NULL], i FROM generate_series(1, 50) i",
+        "CREATE TABLE measured (k int, x float8, b bytea, v int, PRIMARY KEY (k, x, b))",
+        "INSERT INTO measured VALUES (1, '-0', 'a', 1), (1, 'NaN', 'a', 2), (2, 1.5, 'b', 3), (2, 1.5, 'c', 4)",
+    ):
+        writer.execute(statement)
+    kit.read("rt", "tagged", "k", "tags", "v")
+    kit.read("rm", "measured", "k", "x", "b", "v")
+    until(kit, CaptureMode.WAL, writer, "tagged", "measured")
+    for statement in (
+        "UPDATE tagged SET v = v + 1 WHERE k < 3",
+        "UPDATE tagged SET tags = array_append(tags, 'more') WHERE v > 40",
+        "DELETE FROM tagged WHERE k = 1",
+        "UPDATE measured SET v = v + 1",
+        "UPDATE measured SET b = b || 'x' WHERE x = 1.5",
+        "DELETE FROM measured WHERE x = 0",
+        "INSERT INTO tagged VALUES (1, '{}', 1)",
+    ):
+        writer.execute(statement)
+        kit.tick()
+        kit.assert_exact(writer, "a", "tagged", "measured")
+    assert kit.database.mode is CaptureMode.WAL
+
+
 def test_how_it_is_doing(kit: Kit, writer: Writer) -> None:
     """As the facade tells it, which starts no Spark for that."""
     with millstream.connect(kit.root) as ms:

@@ -28,6 +28,7 @@ from millstream.engine.storage import (
     Txn,
     comparable,
     difference,
+    has_exact_equality,
     netted,
 )
 from millstream.engine.storage.schema import arrow_schema
@@ -170,9 +171,11 @@ def _on_driver(
 
 
 def _by_key(finder: Finder, mirror: Mirror, going: pa.Table, stored: pa.Table | None) -> pa.Table | None:
+    if not all(has_exact_equality(going.schema.field(name).type) for name in mirror.key):
+        return None  # an array, say: by such a type rows are neither found nor joined here
     found = stored if stored is not None else finder.by_key(going, mirror.key)
-    if found is None or not set(mirror.key) <= set(found.column_names):
-        return None  # a column of the key has a type by which rows are not found here
+    if found is None:
+        return None
     wanted = going.select(mirror.key).append_column(_CODE, _numbers(going.num_rows))
     places = found.select(mirror.key).cast(wanted.select(mirror.key).schema)
     joined = wanted.join(places.append_column(_PLACE, _numbers(found.num_rows)), list(mirror.key), join_type="inner")

@@ -397,7 +397,7 @@ class Tick:
         if views := readers.views(cut.connection, self.database):
             database = with_details(database, {VIEWS: views})
         is_seen = database.details.get(VIEWS) != self.database.details.get(VIEWS)
-        self.database = self._switched(cut, database)
+        self.database = self._switched(cut, database) if reading.is_whole else database
         changed = [c for c in self.captures.values() if c != self.known[c.id]]
         is_durable = bool(touched) or CaptureMode.WAL in (database.mode, self.database.mode)  # else nothing is trimmed
         self.catalog.put_database(self.database, captures=changed, is_seen=is_seen, is_durable=is_durable)

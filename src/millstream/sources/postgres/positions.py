@@ -2,7 +2,8 @@
 
 A position counts a transaction as read if its snapshot sees it, or if its commit starts before `lsn`. A tick cuts by
 the snapshot of its own transaction, under which it has looked at the tables too; only a reader that is far behind takes
-pieces, which are cut by `lsn`. Either cut holds no transaction without those that it depends on.
+pieces, which are cut by `lsn`. Either cut holds no transaction without those that it depends on, and a piece none that
+the snapshot of its tick does not see: so what a whole tick ends with can be told by its snapshot alone.
 """
 
 from __future__ import annotations

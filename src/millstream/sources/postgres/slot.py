@@ -17,6 +17,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import Connection, unreachable
 from millstream.sources.postgres.lsn import parse_lsn, print_lsn
+from millstream.sources.postgres.snapshots import PgSnapshot
 
 PLUGIN = "pgoutput"
 MESSAGE_PREFIX = "millstream"
@@ -178,19 +179,36 @@ def peek(connection: Connection, slot: Slot, upto: int) -> Generator[bytes, None
         raise coded(slot, e) from e
 
 
-def bounded_end(connection: Connection, slot: Slot, changes: int) -> int | None:
+# A 'B'egin tells where its transaction commits; which transactions a snapshot sees is told by the lower halves of ids.
+_BOUNDED_END = """
+SELECT count(*), max(lsn)::text, min(encode(substring(data FROM 2 FOR 8), 'hex')) FILTER (
+  WHERE get_byte(data, 0) = 66
+    AND (xid::text = ANY(%(running)s) OR ((xid::text::bigint - %(xmax)s) & 4294967295) < 2147483648))
+FROM {}
+"""
+
+
+def bounded_end(connection: Connection, slot: Slot, changes: int, snapshot: PgSnapshot) -> int | None:
     """Where the transactions end that hold the next so many changes; None if there are fewer.
+
+    It is before the commit of any transaction that `snapshot` does not see: one may wait for a synchronous standby with
+    its commit in the WAL already, and to later snapshots it would seem not to have been read.
 
     Raises:
         MillstreamError: as `peek`.
     """
-    query = sql.SQL("SELECT count(*), max(lsn)::text FROM {}").format(_peeking(slot, None, changes))
+    query = sql.SQL(_BOUNDED_END).format(_peeking(slot, None, changes))
+    running = [str(xid & 0xFFFFFFFF) for xid in snapshot.running]
     try:
-        row = connection.execute(query).fetchone()
+        row = connection.execute(query, {"running": running, "xmax": snapshot.xmax}).fetchone()
     except psycopg.Error as e:
         raise coded(slot, e) from e
     assert row is not None
-    return parse_lsn(row[1]) if row[0] >= changes else None  # the row of a commit has its end's lsn
+    found, end, unseen = row
+    if found < changes:
+        return None
+    last = parse_lsn(end)  # the row of a commit has its end's lsn
+    return min(last, int(unseen, 16)) if unseen is not None else last
 
 
 def advance(connection: Connection, slot: Slot, lsn: int) -> None:

@@ -86,7 +86,7 @@ def next_position(
     end = flush_wal(connection)
     check_slot(connection, slot, old.lsn)
     if end - old.lsn > max_bytes:
-        piece = bounded_end(connection, slot, max_changes)
+        piece = bounded_end(connection, slot, max_changes, snapshot)
         if piece is not None and piece > old.lsn:
             return WalPosition(old.snapshot, piece)
     return WalPosition(snapshot, old.lsn)

@@ -18,6 +18,9 @@ VIEWS = "views"
 LEFT = "left"
 """A detail of a database: a slot that is no longer read, and not yet dropped."""
 
+LEFTOVERS = "leftovers"
+"""A detail of a database: tables that are no longer captured may still have buffers and triggers."""
+
 
 class CaptureMode(StrEnum):
     """How the changes of a database are captured, all its tables alike."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import LEFT, AttachedDatabase, Capture, CaptureMode
+from millstream.catalog.attached import LEFT, LEFTOVERS, AttachedDatabase, Capture, CaptureMode
 
 
 def unread(catalog: Catalog, database: str) -> list[Capture]:
@@ -21,6 +21,16 @@ def is_wal_unread(catalog: Catalog, database: AttachedDatabase) -> bool:
     return keeps and not catalog.captures(database.name)
 
 
+def has_leftovers(catalog: Catalog, database: AttachedDatabase) -> bool:
+    """Whether tables of a database may still have triggers, and no tick will come to remove them."""
+    return LEFTOVERS in database.details and not catalog.captures(database.name)
+
+
+def is_forgotten(catalog: Catalog, database: AttachedDatabase) -> bool:
+    """Whether something is left to be ended in a database."""
+    return bool(unread(catalog, database.name)) or is_wal_unread(catalog, database) or has_leftovers(catalog, database)
+
+
 def forgotten(catalog: Catalog) -> list[str]:
     """The databases in which something is left to be ended, after a crash or while they could not be reached."""
-    return [d.name for d in catalog.databases() if unread(catalog, d.name) or is_wal_unread(catalog, d)]
+    return [d.name for d in catalog.databases() if is_forgotten(catalog, d)]

@@ -28,6 +28,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 from millstream.refresh.capture.connections import Connections, coded
 from millstream.refresh.capture.cut import Cut, cutting
+from millstream.refresh.capture.leftovers import clear, with_leftovers
 from millstream.refresh.capture.readers import Readers, mirror_object
 from millstream.refresh.capture.record import (
     BUFFER,
@@ -48,7 +49,7 @@ from millstream.refresh.capture.tick import Tick
 from millstream.refresh.capture.verdicts import key_of
 from millstream.refresh.capture.wanted import is_as_it_was, unseen, wanted_columns
 from millstream.refresh.locks import LockManager
-from millstream.refresh.unread import forgotten, is_wal_unread, unread
+from millstream.refresh.unread import forgotten, has_leftovers, is_forgotten, is_wal_unread, unread
 from millstream.settings import Settings
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import Connection, connect
@@ -63,7 +64,7 @@ _LOAD = 0
 """The transaction number of a mirror's first commit; ticks count from 1."""
 _ENDING_SECONDS = 60.0
 """How long what could not be ended is left alone."""
-_SHORT_PATIENCE_SECONDS = 1.0
+_PATIENCE_SECONDS, _SHORT_PATIENCE_SECONDS = 10.0, 1.0
 _TRIES = 5
 
 
@@ -235,7 +236,8 @@ class Captures:
             path=str(self._root / directory),
             details={} if relation.kind.is_captured else {WHOLE: True},
         )
-        self._record(capture)  # so that whoever comes after a crash finds what to remove
+        # So that whoever comes after a crash finds what to remove.
+        self._record(capture, is_another=old is not None and old.oid != capture.oid)
         if not is_whole(capture):
             capture = self._captured(connection, capture, relation)
         begun = self._database(database.name).position
@@ -252,8 +254,6 @@ class Captures:
         loaded = replace(capture, version=version, details={**capture.details, POSITION: {"snapshot": cut.position}})
         self._record(loaded, position=cut.position, begun=begun)
         self._show(loaded)
-        if old is not None and old.oid != loaded.oid and not is_whole(old):
-            Source(connection, self._catalog, database).release(old.oid)
         return loaded
 
     def _show(self, capture: Capture) -> None:
@@ -322,10 +322,18 @@ class Captures:
                 now = self._database(name)
                 self._catalog.put_database(replace(now, details={**now.details, GUARDED: bool(can and kept)}))
 
-    def _record(self, capture: Capture, position: str | None = None, begun: Position | None = None) -> None:
+    def _record(
+        self,
+        capture: Capture,
+        position: str | None = None,
+        begun: Position | None = None,
+        *,
+        is_another: bool = False,
+    ) -> None:
         """Record a capture.
 
         Args:
+            is_another: it was of another table until now, whose triggers the next tick removes.
             position: the snapshot it was loaded at.
             begun: where its database was when its changes began to be recorded.
         """
@@ -335,6 +343,8 @@ class Captures:
                 capture = _placed(capture, database.position or {}, begun or {})
             if position is not None and database.position is None:
                 database = replace(database, position={"snapshot": position}, reached_at=self._clock())
+            if is_another:
+                database = with_leftovers(database)
             self._catalog.put_database(database, captures=[capture])
 
     # Ending
@@ -359,7 +369,7 @@ class Captures:
         if time.monotonic() < self._next_ending.get(database, 0.0):
             return
         try:
-            if not unread(self._catalog, database) and not is_wal_unread(self._catalog, self._database(database)):
+            if not is_forgotten(self._catalog, self._database(database)):
                 return
             with self._locks.acquire([_captures_key(database)], timeout=0):
                 self._end_unread(database, _SHORT_PATIENCE_SECONDS)
@@ -377,6 +387,9 @@ class Captures:
         if is_wal_unread(self._catalog, self._database(database)):
             with self._own_connection(self._database(database)) as connection:
                 self._leave_wal(connection, database)
+        if has_leftovers(self._catalog, self._database(database)):
+            with self._own_connection(self._database(database)) as connection:
+                self._clear(connection, database, patience)
         self._sweep()
 
     def _end(self, connection: Connection, capture: Capture, patience: float | None = None) -> None:
@@ -398,6 +411,11 @@ class Captures:
             if (switch := self._switches.pop(name, None)) is not None:
                 switch.close()
             self._catalog.put_database(Source(connection, self._catalog, self._database(name)).leave_wal())
+
+    def _clear(self, connection: Connection, name: str, patience: float | None) -> None:
+        """Remove what is left of tables that were captured before others that nobody reads either."""
+        with self._locks.acquire([_database_key(name)]):
+            clear(connection, self._catalog, self._database(name), patience or _PATIENCE_SECONDS)
 
     def _sweep(self) -> None:
         """Delete mirrors that a crash has left without a record."""

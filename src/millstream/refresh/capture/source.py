@@ -73,10 +73,6 @@ class Source:
             return capture, self._with_published(published)
         return capture, self.database
 
-    def release(self, oid: int) -> None:
-        """Take a table's buffer and triggers away, if it has them."""
-        remove(self.connection, oid, self._settings)
-
     def end(self, capture: Capture, patience_seconds: float | None = None) -> AttachedDatabase:
         """Have a table's changes recorded no more, by either way.
 

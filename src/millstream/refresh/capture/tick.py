@@ -15,12 +15,13 @@ from datetime import datetime
 from enum import Enum, auto
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import LEFT, VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
+from millstream.catalog.attached import VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.cut import Cut, cutting
 from millstream.refresh.capture.landing import Landing, moved, recovered
 from millstream.refresh.capture.left import leaving, let_go
+from millstream.refresh.capture.leftovers import clear_if_free, with_leftovers
 from millstream.refresh.capture.readers import Readers
 from millstream.refresh.capture.record import (
     BUFFER,
@@ -99,8 +100,6 @@ class Tick:
     """Why captures are to be compared with their tables, as far as it is known yet."""
     identity: Identity = field(init=False)
     landed: set[str] = field(default_factory=set, init=False)
-    released: list[int] = field(default_factory=list, init=False)
-    """The tables that are no longer captured."""
     obstacle: str | None = field(default=None, init=False)
     """What has come in the way of a move to the WAL."""
     hindrance: str | None = field(default=None, init=False)
@@ -116,8 +115,7 @@ class Tick:
         if self.database.open_tick is not None:
             self._recover(self.database.open_tick)
         self.known = dict(self.captures)
-        if LEFT in self.database.details:
-            self._let_go()
+        self._let_go()
         here = where(self.connection)
         self.again, self.identity = self._known_reasons(), _identity(self.database)
         if here.identity == self.identity and not self.again and self._is_there(here.snapshot):
@@ -172,7 +170,7 @@ class Tick:
     def _distrust(self, reason: str) -> None:
         """Nothing that was captured before says anything about the tables as they are."""
         self.switch.close()
-        database = with_details(leaving(self.database), {HINDERED: reason})
+        database = with_details(with_leftovers(leaving(self.database)), {HINDERED: reason})
         self.database = replace(database, mode=CaptureMode.TRIGGER)
         for capture in self.captures.values():
             details = {k: v for k, v in capture.details.items() if k != BUFFER} | {RESYNC: reason}
@@ -248,9 +246,7 @@ class Tick:
         if relation is None:
             return
         self.progress(f"capturing {capture.name} anew: {verdict.reason}")
-        self._remember(capture_id, verdict.reason)
-        if relation.oid != capture.oid and BUFFER in capture.details:
-            self.released.append(capture.oid)
+        self._remember(capture_id, verdict.reason, is_another=relation.oid != capture.oid)
         capture = replace(capture, oid=relation.oid, columns=verdict.columns or capture.columns)
         if not is_whole(capture):
             source = Source(self.connection, self.catalog, self.database)
@@ -260,15 +256,20 @@ class Tick:
         details = {k: v for k, v in capture.details.items() if k != MISSING} | {RESYNC: verdict.reason}
         self.captures[capture_id] = replace(capture, details=details)
 
-    def _remember(self, capture_id: str, reason: str) -> None:
+    def _remember(self, capture_id: str, reason: str, *, is_another: bool) -> None:
         """Record that a mirror is to be compared, before what its changes are read from is gone.
 
         The database is left as it is recorded: of what this tick makes of it nothing is done yet.
+
+        Args:
+            is_another: there is another table of that name to be captured.
         """
         database = self.catalog.find_database(self.database.name)
         capture = next((c for c in self.catalog.captures(self.database.name) if c.id == capture_id), None)
         if database is not None and capture is not None:
             marked = replace(capture, details={**capture.details, RESYNC: reason})
+            if is_another:
+                database, self.database = with_leftovers(database), with_leftovers(self.database)
             self.catalog.put_database(database, captures=[marked])
             self.known[capture_id] = marked
 
@@ -382,7 +383,7 @@ class Tick:
                 continue
             after = recorded(capture, verdict, before, is_landed=capture.id in touched, pending=pending)
             if BUFFER in capture.details and BUFFER not in after.details:
-                self.released.append(capture.oid)
+                self.database = with_leftovers(self.database)
             self.captures[capture.id] = after
         database = replace(
             self.database,
@@ -442,13 +443,12 @@ class Tick:
         else:
             landed = [self.captures[id_] for id_ in self.landed if BUFFER in self.captures[id_].details]
             trim(self.connection, [buffer_of(c) for c in landed], position["snapshot"])
-        for oid in self.released:
-            source.release(oid)
         self._let_go()
-        self.released, self.landed, self.obstacle = [], set(), None
+        self.landed, self.obstacle = set(), None
 
     def _let_go(self) -> None:
         self.database = let_go(self.connection, self.catalog, self.database, self.progress)
+        self.database = clear_if_free(self.connection, self.catalog, self.database, self.progress)
 
     def _recover(self, tick: OpenTick) -> None:
         """Find out where the mirrors are that a tick was bringing forward when it was cut short."""

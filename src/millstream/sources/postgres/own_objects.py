@@ -10,7 +10,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.buffer_sql import buffer_name, uninstall_sql
 from millstream.sources.postgres.buffers import remove_all
 from millstream.sources.postgres.connection import Connection
-from millstream.sources.postgres.installed import BufferSettings
+from millstream.sources.postgres.installed import BufferSettings, captured_tables
 from millstream.sources.postgres.publication import drop_publication
 from millstream.sources.postgres.slot import Slot, drop_slot, slot_state
 
@@ -43,6 +43,11 @@ def remove_everything(connection: Connection, settings: BufferSettings, slot: Sl
     drop_publication(connection, slot.publication)
     if not _is_foreign(connection, settings):
         remove_all(connection, settings)
+
+
+def own_tables(connection: Connection, settings: BufferSettings) -> list[int]:
+    """The oids of all tables that this lake's capture has put anything on, or had."""
+    return [] if _is_foreign(connection, settings) else captured_tables(connection, settings)
 
 
 def removal_script(settings: BufferSettings, slot: Slot) -> str:

@@ -25,6 +25,7 @@ from millstream.sinks.postgres.ledger import Entry, Ledger
 from millstream.sinks.postgres.moves import Counts, move
 from millstream.sinks.postgres.news import CHANNEL, message
 from millstream.sinks.postgres.no_delta import Feed, no_delta
+from millstream.sinks.postgres.short_waits import in_short_waits
 from millstream.sinks.postgres.staging import stage
 from millstream.sinks.postgres.table import (
     MERGE,
@@ -97,6 +98,10 @@ class PostgresSink:
             refuse_taken(self._connection, target)
             found = create_table(self._connection, target)
             self._ledger.add(self._connection, target, lake_id, stream_table, found.oid, Key.of(target))
+
+    def accounting_in(self, ledger: Ledger) -> PostgresSink:
+        """The same connection, and the same transaction if there is one, with other bookkeeping."""
+        return PostgresSink(self._connection, ledger, self._sources)
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
@@ -315,13 +320,17 @@ class PostgresSink:
         """Drop the table, and forget it.
 
         Raises:
-            MillstreamError: DEPENDENTS_EXIST if others depend on it in the database, unless `cascade`.
+            MillstreamError: DEPENDENTS_EXIST if others depend on it in the database, unless `cascade`; LOCK_TIMEOUT.
         """
-        with self._told(target), self._connection.transaction():
+
+        def work() -> None:
             entry = self._ledger.find(self._connection, target, lock=True)
             if entry is not None and (named := self._whichever(target, entry)) is not None:
                 drop_table(self._connection, named, cascade=cascade)
             self._ledger.remove(self._connection, target)
+
+        with self._told(target):
+            in_short_waits(self._connection, f"{target.name} cannot be dropped", work)
 
     def _whichever(self, target: Target, entry: Entry) -> Target | None:
         """The served table by the name it has now: somebody may have renamed it, or restored it from a dump."""

@@ -14,6 +14,7 @@ from psycopg import sql
 from millstream.sinks.postgres.types import ServedColumn
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+_MAX_KEY_COLUMNS = 32  # of an index of PostgreSQL
 
 
 class UserTriggers(StrEnum):
@@ -30,7 +31,7 @@ class Target:
     Args:
         table_id: the stream table's id, by which the bookkeeping knows it.
         key: columns no two rows agree in, NULLs being equal; none of them where there is one row at most, and None for
-            a bag of rows.
+            a bag of rows. One of more columns than PostgreSQL can declare is taken for none.
         is_key_total: whether the key's columns are never NULL.
         owner: a role that shall own the table; by default the one that serves.
         grants: roles that may read it.
@@ -45,6 +46,11 @@ class Target:
     owner: str | None = None
     grants: tuple[str, ...] = ()
     user_triggers: UserTriggers = UserTriggers.AUTO
+
+    def __post_init__(self) -> None:
+        if self.key is not None and len(self.key) > _MAX_KEY_COLUMNS:
+            object.__setattr__(self, "key", None)
+            object.__setattr__(self, "is_key_total", False)
 
     @property
     def name(self) -> str:

@@ -1,0 +1,85 @@
+"""What PostgreSQL limits: the columns of a key, and how long readers wait behind somebody who wants a table's lock."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from serving_kit import KEYED, LEDGER, Table, connected, served
+
+from millstream.errors import Code, MillstreamError
+from millstream.sinks.postgres import short_waits
+from millstream.sinks.postgres.serve import PostgresSink
+
+if TYPE_CHECKING:
+    from shops import Shop
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.mark.parametrize(("columns", "keys"), [(32, 1), (33, 0)])
+def test_a_key_of_more_columns_than_an_index_has_is_none(shop: Shop, columns: int, keys: int) -> None:
+    names = [f"k{i}" for i in range(columns)]
+    table = served(shop, pa.schema([(n, pa.int64()) for n in names]), names, total=True)
+    table.declare()
+    assert len(table.run("SELECT 1 FROM pg_index WHERE indrelid = 'public.totals'::regclass AND indisunique")) == keys
+    rows = [tuple(range(i, i + columns)) for i in range(4)]
+    table.serve(*rows[:3])
+    assert table.serve(*rows[1:]).mode == "DIFFERENTIAL"
+    assert table.rows() == Counter(rows[1:])
+
+
+@contextmanager
+def a_report(table: Table) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody reads the table for a long time."""
+    with table.shop.server.superuser(table.shop.name) as connection, connection.transaction():
+        connection.execute("SELECT FROM public.totals")
+        yield connection
+
+
+def drop(table: Table, *, only_tried: bool = False) -> None:
+    with connected(table.shop) as connection:
+        sink = PostgresSink(connection, LEDGER)
+        if only_tried:
+            with sink.rehearsal():
+                sink.drop(table.target, cascade=False)
+        else:
+            sink.drop(table.target, cascade=False)
+
+
+@pytest.mark.parametrize("only_tried", [False, True])
+def test_readers_do_not_wait_for_who_waits_for_a_reader(shop: Shop, only_tried: bool) -> None:
+    table = served(shop, KEYED, ["k"], total=True)
+    table.serve((1, 10))
+    waiting = threading.Thread(target=drop, args=[table], kwargs={"only_tried": only_tried})
+    with a_report(table):
+        waiting.start()
+        for _ in range(3):
+            with shop.server.superuser(shop.name) as other:
+                other.execute("SET lock_timeout = '3s'")
+                while waiting.is_alive():
+                    query = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+                    if other.execute(query, [shop.name]).fetchone() is not None:
+                        break
+                assert waiting.is_alive()
+                assert other.execute("SELECT * FROM public.totals").fetchall() == [(1, 10)]
+    waiting.join(20)
+    [(is_there,)] = table.run("SELECT to_regclass('public.totals') IS NOT NULL")
+    assert is_there is only_tried
+
+
+def test_a_reader_who_does_not_end(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_waits, "_PATIENCE_SECONDS", 1.0)
+    table = served(shop, KEYED, ["k"], total=True)
+    table.serve((1, 10))
+    with a_report(table), pytest.raises(MillstreamError) as refused:
+        drop(table)
+    assert (refused.value.code, "pg_stat_activity" in str(refused.value.hint)) == (Code.LOCK_TIMEOUT, True)
+    assert table.serve((1, 11)).mode == "DIFFERENTIAL"
+    assert table.rows() == Counter([(1, 11)])

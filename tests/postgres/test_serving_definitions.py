@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from capture_kit import DriverOnly
 from shops import Shop
@@ -47,7 +48,8 @@ class Kit:
         self.server = TableServer(
             self.catalog, settings, self.root / "spill", lambda _: ServedKey(("k",), is_total=False), lambda _: None
         )
-        return ServingDefinitions(self.catalog, DriverOnly(settings), self.server, settings)  # type: ignore[arg-type]
+        workers: Any = DriverOnly(settings)
+        return ServingDefinitions(self.catalog, workers, self.server, settings, lambda _: ServedKey())
 
     def has(self, *names: str) -> list[bool]:
         """Whether the database has those tables and schemas."""
@@ -102,6 +104,37 @@ def test_the_schema_of_the_bookkeeping_stays_what_it_was(kit: Kit) -> None:
     assert kit.has("one.serving", "public.totals") == [True, True]
     kit.servings(Settings(serving_schema="two")).stop(kit.table)
     assert kit.has("one", "two", "public.totals") == [False, False, False]
+
+
+def test_a_rehearsal_leaves_all_as_it_is(kit: Kit) -> None:
+    """Also where the bookkeeping is to lie elsewhere: the present table is dropped by that which it is in."""
+    kit.servings(Settings(serving_schema="one")).declare(kit.table, TO)
+    with kit.shop.server.superuser(kit.shop.name) as connection:
+        connection.execute("CREATE VIEW public.reads_it AS SELECT k FROM public.totals")
+    schema, key = pa.schema([("k", pa.int64())]), ServedKey(("k",), is_total=True)
+    later, to = kit.servings(Settings(serving_schema="two")), ServeOptions("shop.public.other")
+    with pytest.raises(MillstreamError) as refused:
+        later.rehearse_result(kit.table, schema, key, to)
+    assert refused.value.code is Code.DEPENDENTS_EXIST
+    with kit.shop.server.superuser(kit.shop.name) as connection:
+        connection.execute("DROP VIEW public.reads_it")
+    later.rehearse_result(kit.table, schema, key, to)
+    assert kit.has("one.serving", "public.totals", "two", "public.other") == [True, True, False, False]
+    later.stop(kit.table)
+    later.declare(kit.table, to)
+    assert kit.has("one", "public.totals", "two.serving", "public.other") == [False, False, True, True]
+
+
+def test_a_rehearsal_declares_the_key(kit: Kit) -> None:
+    servings, to = kit.servings(), ServeOptions("shop.other")
+    servings.declare(kit.table, TO)
+    names = [f"k{i}" for i in range(33)]
+    schema = pa.schema([(n, pa.int64()) for n in names])
+    servings.rehearse_result(kit.table, schema, ServedKey(tuple(names), is_total=True), to)
+    with pytest.raises(MillstreamError) as refused:
+        servings.rehearse_result(kit.table, schema, ServedKey(("no column",), is_total=True), to)
+    assert refused.value.code is Code.SERVE_FAILED
+    assert kit.has("public.totals", "public.other") == [True, False]
 
 
 def test_options_change_where_it_is_served_already(kit: Kit) -> None:

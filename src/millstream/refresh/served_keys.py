@@ -27,7 +27,10 @@ class ServedKeys:
 
     def of(self, table: StreamTable) -> ServedKey:
         """The key of a stream table's result."""
-        compiled = self._compiled(table)
+        return self.of_query(self._compiled(table))
+
+    def of_query(self, compiled: Compiled) -> ServedKey:
+        """The key of a query's result."""
         return served_key(compiled, self._sources(compiled))
 
     def _sources(self, compiled: Compiled) -> Mapping[str, Known]:

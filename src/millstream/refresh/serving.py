@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from millstream.sinks.postgres.ledger import Ledger
     from millstream.sinks.postgres.serve import PostgresSink, Served
     from millstream.sinks.postgres.target import Connection, Target
 
@@ -240,7 +241,6 @@ class TableServer:
                 hint=f"ATTACH POSTGRES '…' AS {database}",
             )
         try:
-            from millstream.sinks.postgres.ledger import Ledger
             from millstream.sinks.postgres.serve import PostgresSink
         except ImportError as e:
             raise MillstreamError(
@@ -252,14 +252,18 @@ class TableServer:
         sources = {c.oid: f"{c.schema}.{c.table}" for c in captures if c.name in table.base_frontier}
         connection = self._connection(attached)
         try:
-            yield PostgresSink(
-                connection, Ledger(str(serving.details.get(SERVING_SCHEMA) or self._settings.serving_schema)), sources
-            )
+            yield PostgresSink(connection, self.ledger(serving), sources)
         except BaseException:
             connection.close()
             raise
         with self._lock:
             self._idle.setdefault(_place(attached), []).append(connection)
+
+    def ledger(self, serving: Serving) -> Ledger:
+        """The bookkeeping that a served table is in."""
+        from millstream.sinks.postgres.ledger import Ledger
+
+        return Ledger(str(serving.details.get(SERVING_SCHEMA) or self._settings.serving_schema))
 
     def _connection(self, attached: AttachedDatabase) -> Connection:
         with self._lock:

@@ -57,7 +57,7 @@ class Engine:
         try:
             self.lake = Lake(root, self.spark, self.workers, catalog)
             self.definitions = Definitions(self.lake, catalog, self.workers, self.captured, settings)
-            self.servings = ServingDefinitions(catalog, self.workers, self.server, settings)
+            self.servings = ServingDefinitions(catalog, self.workers, self.server, settings, keys.of_query)
             self.coordinator = Coordinator(
                 catalog, self.workers, locks, settings, self.definitions, self.captured, self.server, clock, progress
             )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from millstream.catalog import Catalog
 from millstream.catalog.attached import Serving
@@ -12,10 +13,14 @@ from millstream.catalog.models import StreamTable
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
+from millstream.lake.served_key import ServedKey
 from millstream.naming import quote
 from millstream.refresh.serving import SERVING_SCHEMA, StageFeed, TableServer, served_schema, target_of
 from millstream.service.notices import NoticeWarning, ServingWarning, tell
 from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PARTS = re.compile(r'\s*("(?:[^"]|"")+"|`(?:[^`]|``)+`|[^\s."`]+)\s*(?:\.|\Z)')
 _TRIGGERS = ("auto", "off", "on")
@@ -39,13 +44,25 @@ class ServeOptions:
 
 
 class ServingDefinitions:
-    """What of a lake is served where."""
+    """What of a lake is served where.
 
-    def __init__(self, catalog: Catalog, workers: Workers, server: TableServer, settings: Settings) -> None:
+    Args:
+        key_of: gives the key of a query's result.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        workers: Workers,
+        server: TableServer,
+        settings: Settings,
+        key_of: Callable[[Compiled], ServedKey],
+    ) -> None:
         self._catalog = catalog
         self._workers = workers
         self._server = server
         self._settings = settings
+        self._key_of = key_of
 
     def check(self, options: ServeOptions) -> None:
         """Refuse what cannot work before anything is made.
@@ -123,15 +140,19 @@ class ServingDefinitions:
         Raises:
             MillstreamError: what `stop` and `declare` will raise.
         """
-        new, old = self._declared(table, options), self._server.serving_of(table)
         columns = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in compiled.columns)
         fields = self._workers.here().spark.sql(f"SELECT {columns}").schema
-        target = target_of(new, served_schema(table.name, fields))
+        self.rehearse_result(table, served_schema(table.name, fields), self._key_of(compiled), options)
+
+    def rehearse_result(self, table: StreamTable, schema: pa.Schema, key: ServedKey, options: ServeOptions) -> None:
+        """The same for a result of those columns, and of that key."""
+        new, old = self._declared(table, options), self._server.serving_of(table)
+        live = {s.table_id for s in self._catalog.servings() if s.table_id != table.id}
+        target = target_of(new, schema, key)
         with self._server.sink(new, table) as sink, sink.rehearsal():
             if old is not None and old.database == new.database:
-                sink.drop(target_of(old), cascade=False)
-            # under an id of its own: the table's present one is still in the bookkeeping where that lies elsewhere
-            sink.declare(replace(target, table_id=f"{table.id}?"), self._catalog.lake_id(), str(table.name))
+                sink.accounting_in(self._server.ledger(old)).drop(target_of(old), cascade=False)
+            sink.declare(target, self._catalog.lake_id(), str(table.name), live)
         if old is not None and old.database != new.database:
             with self._server.sink(old, table) as sink, sink.rehearsal():
                 sink.drop(target_of(old), cascade=False)

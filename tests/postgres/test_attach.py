@@ -287,6 +287,33 @@ class TestDetach:
         assert leftovers(shop) == (0, 0, 0)
         ms.detach("shop")  # nothing is left to remove, which is no error
 
+    @pytest.mark.usefixtures("replicator")
+    def test_a_superuser_may_run_the_script_too(self, ms: Millstream, shop: Shop, tmp_path: Path) -> None:
+        before = schemas_of(shop)
+        ms.attach("shop", shop.address.reference)
+        captured(ms, shop, tmp_path / "lake", "orders")
+        with shop.connect() as connection:
+            ledger = Ledger("millstream")
+            ledger.prepare(connection)
+            target = Target(table_id=new_id(), schema="public", table="orders", columns=())
+            ledger.add(connection, target, ms._catalog.lake_id(), "totals", 1, Key(None, False))
+        with shop.server.superuser(shop.name) as superuser:
+            superuser.execute(ms.detach_script("shop"))  # type: ignore[arg-type]
+            assert superuser.execute("SHOW role").fetchone() == ("none",)
+        assert schemas_of(shop) == before
+        assert leftovers(shop) == (0, 0, 0)
+
+    def test_the_script_leaves_a_schema_of_another_lake_or_role_alone(self, ms: Millstream, shop: Shop) -> None:
+        ms.attach("shop", shop.address.reference)
+        mark = f"millstream's capture, lake {ms._catalog.lake_id()}"
+        with shop.server.superuser(shop.name) as superuser:
+            for owner, comment in ((OWNER, mark), (MILLSTREAM, "millstream's capture, lake another")):
+                superuser.execute(f"CREATE SCHEMA millstream_changes AUTHORIZATION {owner}")
+                superuser.execute(f"COMMENT ON SCHEMA millstream_changes IS '{comment.replace(chr(39), chr(39) * 2)}'")
+                superuser.execute(ms.detach_script("shop"))  # type: ignore[arg-type]
+                assert "millstream_changes" in schemas_of(shop)
+                superuser.execute("DROP SCHEMA millstream_changes")
+
     def test_an_unknown_name(self, ms: Millstream) -> None:
         for call in (ms.detach, ms.detach_script):
             with pytest.raises(MillstreamError) as caught:

@@ -309,7 +309,7 @@ def test_capture_is_removed_without_a_trace(shop: Shop, owner: Owner, follow: Fo
     assert traces() != (0, 0, 0)
     script = subprocess.run(
         [str(shop.server.binaries / "psql"), shop.server.url(shop.name, MILLSTREAM), "-v", "ON_ERROR_STOP=1"],
-        input=uninstall_sql(SCHEMA),
+        input=uninstall_sql(SCHEMA, BufferSettings().mark),
         capture_output=True,
         text=True,
         check=False,

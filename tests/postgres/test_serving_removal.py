@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+import psycopg
 import pyarrow as pa
 import pytest
 from serving_kit import Table, connected, served
-from shops import Shop
+from shops import MILLSTREAM, STRANGER, Shop
 
 from millstream.sinks.postgres.removal import bookkeeping_removal
 
@@ -81,3 +82,56 @@ def test_a_schema_of_somebody_else_is_left_alone(shop: Shop) -> None:
     remove(shop, "lake")
     with shop.owner() as owner:
         assert owner.execute("SELECT count(*) FROM millstream.serving").fetchone() == (0,)
+
+
+def test_a_superuser_runs_no_code_of_others_and_leaves_their_tables(shop: Shop) -> None:
+    with shop.owner() as owner:
+        owner.execute(f"GRANT CREATE ON SCHEMA public TO {STRANGER}")
+        owner.execute(f'GRANT CREATE ON DATABASE "{shop.name}" TO {STRANGER}')
+    with psycopg.connect(shop.server.url(shop.name, STRANGER), autocommit=True) as stranger:
+        stranger.execute("CREATE SCHEMA trap")
+        stranger.execute(
+            "CREATE FUNCTION trap.spring() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN RESET ROLE; EXECUTE 'ALTER ROLE {STRANGER} SUPERUSER'; RETURN NULL; END $$"
+        )
+        for schema in ("trap", "public"):
+            stranger.execute(
+                f"CREATE TABLE {schema}.serving (stream_table_id text, lake_id text, relation oid, filenode oid)"
+            )
+            stranger.execute(f"CREATE TRIGGER spring BEFORE DELETE ON {schema}.serving EXECUTE FUNCTION trap.spring()")
+        # which match better than what PostgreSQL has, or come first in the caller's path
+        stranger.execute(
+            f"CREATE FUNCTION public.format(text, text) RETURNS text LANGUAGE sql AS 'ALTER ROLE {STRANGER} SUPERUSER; "
+            "SELECT pg_catalog.format($1, $2)'"
+        )
+    table = served(shop, ROWS, None)
+    table.serve((1, 10))
+    with shop.server.superuser(shop.name) as superuser:
+        superuser.execute("SET search_path = public, pg_catalog")
+        superuser.execute(bookkeeping_removal("lake"))  # of a role that serves nothing
+        assert has_bookkeeping(table)
+        superuser.execute(bookkeeping_removal("lake", MILLSTREAM))
+        assert superuser.execute("SELECT pg_catalog.current_setting('role')").fetchone() == ("none",)
+        found = superuser.execute(f"SELECT rolsuper FROM pg_roles WHERE rolname = '{STRANGER}'").fetchone()
+        assert found == (False,)
+        left = superuser.execute("SELECT to_regclass('trap.serving'), to_regclass('public.serving')").fetchone()
+        assert left is not None
+        assert None not in left
+    assert not has_bookkeeping(table)
+
+
+def test_a_trigger_on_the_bookkeeping_itself_runs_for_its_owner_only(shop: Shop) -> None:
+    table = served(shop, ROWS, ["k"])
+    table.serve((1, 10))
+    table.as_owner(
+        "CREATE FUNCTION public.spring() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"RESET ROLE; EXECUTE 'ALTER ROLE {MILLSTREAM} CREATEROLE'; RETURN NULL; END $$",
+        "CREATE TRIGGER spring BEFORE DELETE ON millstream.serving EXECUTE FUNCTION public.spring()",
+    )
+    with shop.server.superuser(shop.name) as superuser:
+        with pytest.raises(psycopg.errors.RaiseException, match="triggers") as caught:
+            superuser.execute(bookkeeping_removal("lake", MILLSTREAM))
+        assert f"run this as the role {MILLSTREAM}" in str(caught.value)
+        found = superuser.execute(f"SELECT rolcreaterole FROM pg_roles WHERE rolname = '{MILLSTREAM}'").fetchone()
+        assert found == (False,)
+    assert has_bookkeeping(table)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 CDC = ("auto", "trigger", "wal")
 BUFFER_SCHEMA = "buffer_schema"
 """The detail of an attached database that says where its buffers lie, whatever the setting has become."""
+ROLE = "role"
+"""The detail of an attached database that says which role captures and serves: whose all is that millstream made."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 # What the first part of a name may be in Spark: its catalogs, its own schemas, and the formats of files.
@@ -101,7 +103,7 @@ class Attaching:
     def _checked(self, connection: Connection, name: str, address: str, cdc: str) -> AttachedDatabase:
         from millstream.sources.postgres.connection import identify
         from millstream.sources.postgres.installed import BufferSettings
-        from millstream.sources.postgres.own_objects import refuse_foreign_schema
+        from millstream.sources.postgres.own_objects import current_role, refuse_foreign_schema
         from millstream.sources.postgres.privileges import missing_grants
 
         schema = self._settings.change_buffer_schema
@@ -129,7 +131,7 @@ class Attaching:
             system=identity.system,
             timeline=identity.timeline,
             database=identity.database,
-            details={BUFFER_SCHEMA: schema},
+            details={BUFFER_SCHEMA: schema, ROLE: current_role(connection)},
         )
 
     def _refuse_second(self, item: AttachedDatabase) -> None:
@@ -232,8 +234,11 @@ class Attaching:
         with _driver():
             from millstream.sinks.postgres.removal import bookkeeping_removal
             from millstream.sources.postgres.own_objects import removal_script
-        bookkeeping = bookkeeping_removal(self._catalog.lake_id())
-        return f"{removal_script(self.buffers(database), self.slot(database))}{bookkeeping.as_string()};\n"
+        role = database.details.get(
+            ROLE
+        )  # a database that was attached long ago may not have it: the role runs it then
+        bookkeeping = bookkeeping_removal(self._catalog.lake_id(), role)
+        return f"{removal_script(self.buffers(database), self.slot(database), role)}{bookkeeping.as_string()};\n"
 
     def buffers(self, database: AttachedDatabase) -> BufferSettings:
         """How the buffers of a database are kept."""

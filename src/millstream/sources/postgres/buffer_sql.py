@@ -235,12 +235,42 @@ def create_trigger(schema: str, oid: int, event: Event, table: sql.Identifier, b
     )
 
 
-def uninstall_sql(schema: str) -> str:
+# Whoever runs it may have more rights than the role that captures: names mean PostgreSQL's own, and only a schema that
+# is that role's and says that it is this lake's is dropped, as that role.
+_UNINSTALL = """
+DECLARE
+  keeper CONSTANT pg_catalog.text := coalesce({role}, current_user);
+  caller_role CONSTANT pg_catalog.text := pg_catalog.current_setting('role');
+BEGIN
+  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  IF keeper <> current_user THEN
+    EXECUTE format('SET LOCAL ROLE %I', keeper);
+  END IF;
+  IF EXISTS (SELECT FROM pg_namespace WHERE nspname = {name} AND pg_get_userbyid(nspowner) = keeper
+             AND obj_description(oid, 'pg_namespace') = {mark}) THEN
+    DROP SCHEMA {schema} CASCADE;
+  ELSIF EXISTS (SELECT FROM pg_namespace WHERE nspname = {name}) THEN
+    RAISE WARNING 'the schema % is another lake''s or somebody else''s, and is left alone', {name};
+  END IF;
+  PERFORM set_config('role', caller_role, true);
+END
+"""
+
+
+def uninstall_sql(schema: str, mark: str, role: str | None = None) -> str:
     """A script that removes every object of capture from a database, without millstream.
 
-    Its schema's owner or a superuser may run it. The triggers are on other roles' tables, and go with their functions.
+    The role that captures or a superuser may run it. The triggers are on other roles' tables, and go with their
+    functions.
+
+    Args:
+        mark: the comment on the schema, which says whose it is.
+        role: the one that captures, if another one may run the script.
     """
-    drop = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE;").format(sql.Identifier(schema)).as_string()
+    body = sql.SQL(_UNINSTALL).format(
+        schema=sql.Identifier(schema), name=sql.Literal(schema), mark=sql.Literal(mark), role=sql.Literal(role)
+    )
+    drop = sql.SQL("DO {};").format(sql.Literal(body.as_string())).as_string()
     return (
         "-- Removes everything that millstream's capture has put into this database: the triggers on the captured\n"
         "-- tables, their functions, and the buffers. It waits for transactions on these tables for 10 seconds;\n"

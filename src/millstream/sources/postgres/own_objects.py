@@ -17,6 +17,13 @@ from millstream.sources.postgres.slot import Slot, drop_slot, slot_state
 _MOST_COUNTED = 1_000_000
 
 
+def current_role(connection: Connection) -> str:
+    """The role that owns what a connection makes."""
+    row = connection.execute("SELECT current_user::text").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
 def refuse_foreign_schema(connection: Connection, settings: BufferSettings) -> None:
     """Refuse a schema for buffers that is somebody else's: two lakes may capture one database, each with its own.
 
@@ -50,15 +57,17 @@ def own_tables(connection: Connection, settings: BufferSettings) -> list[int]:
     return [] if _is_foreign(connection, settings) else captured_tables(connection, settings)
 
 
-def removal_script(settings: BufferSettings, slot: Slot) -> str:
-    """The same, for the schema's owner to run without millstream."""
+def removal_script(settings: BufferSettings, slot: Slot, role: str | None = None) -> str:
+    """The same, to be run without millstream by the role that captures or by a superuser."""
     drops = [
+        sql.SQL("SET search_path = pg_catalog, pg_temp;"),  # names mean PostgreSQL's own, whoever runs it
         sql.SQL("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = {};").format(
             sql.Literal(slot.name)
         ),
         sql.SQL("DROP PUBLICATION IF EXISTS {};").format(sql.Identifier(slot.publication)),
+        sql.SQL("RESET search_path;"),
     ]
-    return "\n".join([*(drop.as_string() for drop in drops), uninstall_sql(settings.schema)])
+    return "\n".join([*(drop.as_string() for drop in drops), uninstall_sql(settings.schema, settings.mark, role)])
 
 
 def buffered_rows(connection: Connection, settings: BufferSettings, oids: Sequence[int]) -> dict[int, int]:

@@ -272,10 +272,12 @@ class TableServer:
                 connection = kept.pop()
                 if _is_alive(connection):
                     return connection
+        from millstream.sinks.postgres.paths import pin_path
         from millstream.sources.postgres.address import Address
         from millstream.sources.postgres.connection import connect, identify
 
         connection = connect(Address(attached.address), for_users=True)
+        pin_path(connection)
         identity = identify(connection)
         if (identity.system, identity.database) != (attached.system, attached.database):
             connection.close()

@@ -6,14 +6,16 @@ from psycopg import sql
 
 from millstream.sinks.postgres import staging
 from millstream.sinks.postgres.failures import MisfitError
+from millstream.sinks.postgres.paths import users_path
 from millstream.sinks.postgres.staging import STAGED
 from millstream.sinks.postgres.target import Connection, Target
 
+# Runs under the role's own path: see `paths`.
 _MERGE = """
 MERGE INTO ONLY {table} AS t USING {stage} AS d ON {same}
-WHEN MATCHED AND d.op = 'D' THEN DELETE
+WHEN MATCHED AND d.op OPERATOR(pg_catalog.=) 'D' THEN DELETE
 {update}
-WHEN NOT MATCHED AND d.op <> 'D' THEN INSERT ({names}) VALUES ({staged})
+WHEN NOT MATCHED AND d.op OPERATOR(pg_catalog.<>) 'D' THEN INSERT ({names}) VALUES ({staged})
 """
 _UPDATE = "WHEN MATCHED AND {differs} THEN UPDATE SET {assignments}"
 _LOCATE = """
@@ -35,7 +37,8 @@ def merge(connection: Connection, target: Target, null_keys: frozenset[str]) -> 
     parts = _parts(target, null_keys)
     _refuse_rows_in_the_way(connection, parts)
     update = sql.SQL(_UPDATE).format(**parts) if target.others else sql.SQL("")
-    connection.execute(sql.SQL(_MERGE).format(**parts, update=update))
+    with users_path(connection):
+        connection.execute(sql.SQL(_MERGE).format(**parts, update=update))
 
 
 def locate(connection: Connection, target: Target, null_keys: frozenset[str]) -> None:

@@ -81,7 +81,7 @@ class Ledger:
             MillstreamError: NAME_TAKEN if somebody else has it, whose triggers would run with our rights.
         """
         owner = connection.execute(
-            "SELECT nspowner = current_user::regrole FROM pg_namespace WHERE nspname = %s", [self.schema]
+            "SELECT pg_get_userbyid(nspowner) = current_user FROM pg_namespace WHERE nspname = %s", [self.schema]
         ).fetchone()
         if owner == (False,):
             raise MillstreamError(

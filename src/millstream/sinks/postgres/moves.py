@@ -1,7 +1,7 @@
 """The explicit statements of a refresh: DELETE, UPDATE, INSERT, in this order, on rows found before.
 
 Each fires users' triggers as a user's own statement would, with the right TG_OP, OLD and NEW; one that has no row to
-change is not run, so that no statement trigger fires for nothing.
+change is not run, so that no statement trigger fires for nothing. They run under the role's own path: see `paths`.
 """
 
 from __future__ import annotations
@@ -12,34 +12,45 @@ from psycopg import sql
 
 from millstream.sinks.postgres import staging
 from millstream.sinks.postgres.failures import MisfitError
+from millstream.sinks.postgres.paths import users_path
 from millstream.sinks.postgres.staging import STAGED
 from millstream.sinks.postgres.target import Connection, Target
 
-_PLAIN_INSERT = "INSERT INTO {table} ({names}) SELECT {staged} FROM {stage} AS d WHERE d.op = 'I' ORDER BY d.n"
+_PLAIN_INSERT = """
+INSERT INTO {table} ({names}) SELECT {staged} FROM {stage} AS d WHERE d.op OPERATOR(pg_catalog.=) 'I' ORDER BY d.n
+"""
 _PLAIN_UPDATE = """
-UPDATE ONLY {table} AS t SET {assignments} FROM {stage} AS d WHERE t.ctid = d.place AND d.op = 'U'
+UPDATE ONLY {table} AS t SET {assignments} FROM {stage} AS d
+WHERE t.ctid OPERATOR(pg_catalog.=) d.place AND d.op OPERATOR(pg_catalog.=) 'U'
 """
 # Which staged row an inserted one was: a trigger may have altered it beyond recognition or left it out. The subquery
 # hands rows out one by one, each is inserted and returned before the next, so the setting tells.
 _INSERT = """
 WITH made AS (
   INSERT INTO {table} ({names})
-  SELECT {staged} FROM (SELECT * FROM {stage} WHERE op = 'I' ORDER BY n OFFSET 0) AS d
-  WHERE set_config('millstream.row', d.n::text, true) IS NOT NULL
-  RETURNING current_setting('millstream.row')::bigint AS n, ctid AS place, xmin AS seen
+  SELECT {staged}
+  FROM (SELECT * FROM {stage} WHERE op OPERATOR(pg_catalog.=) 'I' ORDER BY n OFFSET 0) AS d
+  WHERE pg_catalog.set_config('millstream.row', d.n::pg_catalog.text, true) IS NOT NULL
+  RETURNING pg_catalog.current_setting('millstream.row')::pg_catalog.int8 AS n, ctid AS place, xmin AS seen
 ), noted AS (
-  UPDATE {stage} AS d SET place = made.place, seen = made.seen FROM made WHERE made.n = d.n RETURNING 1
-) SELECT count(*) FROM noted
+  UPDATE {stage} AS d SET place = made.place, seen = made.seen FROM made
+  WHERE made.n OPERATOR(pg_catalog.=) d.n RETURNING 1
+) SELECT pg_catalog.count(*) FROM noted
 """
 _UPDATE = """
 WITH made AS (
-  UPDATE ONLY {table} AS t SET {assignments} FROM {stage} AS d WHERE t.ctid = d.place AND d.op = 'U'
+  UPDATE ONLY {table} AS t SET {assignments} FROM {stage} AS d
+  WHERE t.ctid OPERATOR(pg_catalog.=) d.place AND d.op OPERATOR(pg_catalog.=) 'U'
   RETURNING d.n, t.ctid AS place, t.xmin AS seen
 ), noted AS (
-  UPDATE {stage} AS d SET place = made.place, seen = made.seen FROM made WHERE made.n = d.n RETURNING 1
-) SELECT count(*) FROM noted
+  UPDATE {stage} AS d SET place = made.place, seen = made.seen FROM made
+  WHERE made.n OPERATOR(pg_catalog.=) d.n RETURNING 1
+) SELECT pg_catalog.count(*) FROM noted
 """
-_DELETE = "DELETE FROM ONLY {table} AS t USING {stage} AS d WHERE t.ctid = d.place AND d.op = 'D'"
+_DELETE = """
+DELETE FROM ONLY {table} AS t USING {stage} AS d
+WHERE t.ctid OPERATOR(pg_catalog.=) d.place AND d.op OPERATOR(pg_catalog.=) 'D'
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +85,13 @@ def move(connection: Connection, target: Target, *, by_place: bool, may_veto: bo
         "assignments": staging.assignments(target, with_key=by_place),
     }
     done: dict[str, int] = {}
-    if wanted.get("D"):
-        done["D"] = connection.execute(sql.SQL(_DELETE).format(**parts)).rowcount
-    if wanted.get("U"):
-        done["U"] = _count(connection, sql.SQL(_UPDATE if by_place else _PLAIN_UPDATE).format(**parts))
-    if wanted.get("I"):
-        done["I"] = _count(connection, sql.SQL(_INSERT if by_place else _PLAIN_INSERT).format(**parts))
+    with users_path(connection):
+        if wanted.get("D"):
+            done["D"] = connection.execute(sql.SQL(_DELETE).format(**parts)).rowcount
+        if wanted.get("U"):
+            done["U"] = _count(connection, sql.SQL(_UPDATE if by_place else _PLAIN_UPDATE).format(**parts))
+        if wanted.get("I"):
+            done["I"] = _count(connection, sql.SQL(_INSERT if by_place else _PLAIN_INSERT).format(**parts))
     for op, count in done.items():
         if count != wanted[op] and not may_veto:
             raise MisfitError(f"SERVED_CHANGED: {wanted[op]} rows were to be changed and {count} were")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from psycopg import errors, sql
@@ -25,6 +24,7 @@ from millstream.sinks.postgres.ledger import Entry, Ledger
 from millstream.sinks.postgres.moves import Counts, move
 from millstream.sinks.postgres.news import CHANNEL, message
 from millstream.sinks.postgres.no_delta import Feed, no_delta
+from millstream.sinks.postgres.paths import pin_path
 from millstream.sinks.postgres.short_waits import in_short_waits
 from millstream.sinks.postgres.staging import stage
 from millstream.sinks.postgres.table import (
@@ -49,10 +49,8 @@ from millstream.sinks.postgres.triggers import (
     user_triggers,
 )
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-_LOCK_TIMEOUT = "60s"
+# rows may be long in coming
+_TIMEOUTS = "SET LOCAL lock_timeout = '60s'; SET LOCAL idle_in_transaction_session_timeout = 0"
 NONE, DIFFERENTIAL, FULL = "NONE", "DIFFERENTIAL", "FULL"
 
 
@@ -92,7 +90,7 @@ class PostgresSink:
         Raises:
             MillstreamError: NAME_TAKEN, UNKNOWN_TABLE, PRIVILEGE_MISSING, SERVE_FAILED.
         """
-        with self._told(target), self._connection.transaction():
+        with self._work(target), self._connection.transaction():
             self._ledger.prepare(self._connection)
             self._remove_stillborn(target, lake_id, live)
             refuse_taken(self._connection, target)
@@ -115,7 +113,7 @@ class PostgresSink:
         Raises:
             MillstreamError: PRIVILEGE_MISSING, SERVE_FAILED.
         """
-        with self._told(target), self._connection.transaction():
+        with self._work(target), self._connection.transaction():
             grant(self._connection, target)
 
     def _remove_stillborn(self, target: Target, lake_id: str, live: Collection[str]) -> None:
@@ -133,7 +131,7 @@ class PostgresSink:
         Raises:
             MillstreamError: SERVE_FAILED, PRIVILEGE_MISSING, DATABASE_UNREACHABLE; the table is as it was.
         """
-        with self._told(target):
+        with self._work(target):
             while True:
                 try:
                     return self._serve(target, mark, feed)
@@ -251,7 +249,6 @@ class PostgresSink:
                 if places is not None:
                     by_place.record_all(connection, places)
             if has_other_key:
-                connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # see `suppressed`
                 declare_key(connection, target)
             done = Served(FULL, counts, reason)
             seen = triggers if is_auto else ()
@@ -278,13 +275,16 @@ class PostgresSink:
 
     # Both
 
-    def _told(self, target: Target) -> AbstractContextManager[None]:
-        return told(self._connection, target, self._ledger.schema)
+    @contextmanager
+    def _work(self, target: Target) -> Iterator[None]:
+        """All that is done in the database is done inside of one: names are PostgreSQL's own, and errors coded."""
+        with told(self._connection, target, self._ledger.schema):
+            pin_path(self._connection)
+            yield
 
     def _locked(self, target: Target, known: Entry | None) -> Entry | None:
         """The bookkeeping's entry, which nobody else changes until the end of the transaction."""
-        self._connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
-        self._connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # rows may be long in coming
+        self._connection.execute(_TIMEOUTS)
         entry = self._ledger.find(self._connection, target, lock=True)
         if entry != known:
             raise _OvertakenError
@@ -329,7 +329,7 @@ class PostgresSink:
                 drop_table(self._connection, named, cascade=cascade)
             self._ledger.remove(self._connection, target)
 
-        with self._told(target):
+        with self._work(target):
             in_short_waits(self._connection, f"{target.name} cannot be dropped", work)
 
     def _whichever(self, target: Target, entry: Entry) -> Target | None:
@@ -346,7 +346,7 @@ class PostgresSink:
 
     def release(self, target: Target) -> None:
         """Leave the table to its users as it is, and forget it."""
-        with self._told(target), self._connection.transaction():
+        with self._work(target), self._connection.transaction():
             self._ledger.remove(self._connection, target)
 
 

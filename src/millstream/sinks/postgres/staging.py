@@ -84,13 +84,17 @@ def assignments(target: Target, *, with_key: bool) -> sql.Composed:
 
 
 def differs(target: Target, *, with_key: bool) -> sql.Composable:
-    """Whether the row `t` is not yet what is staged for it: an UPDATE that changes nothing fires no trigger."""
+    """Whether the row `t` is not yet what is staged for it: an UPDATE that changes nothing fires no trigger.
+
+    IS DISTINCT FROM would look for the operator in the path.
+    """
     chosen = target.columns if with_key else target.others
     if not chosen:
         return sql.SQL("false")
+    term = sql.SQL("(({0} OPERATOR(pg_catalog.=) {1}) IS NOT TRUE AND ({0} IS NOT NULL OR {1} IS NOT NULL))")
     return sql.SQL("({})").format(
         sql.SQL(" OR ").join(
-            sql.SQL("t.{} IS DISTINCT FROM {}").format(c.identifier, staged_column(target, c.name)) for c in chosen
+            term.format(sql.SQL("t.{}").format(c.identifier), staged_column(target, c.name)) for c in chosen
         )
     )
 
@@ -101,10 +105,9 @@ def same_key(target: Target, null_keys: frozenset[str]) -> sql.Composed:
     IS NOT DISTINCT FROM uses no index, so it is spelled out, and only for columns in which a staged row has NULL.
     """
     terms: list[sql.Composable] = []
+    equal, both_null = sql.SQL("{} OPERATOR(pg_catalog.=) {}"), sql.SQL("({0} OR ({1} IS NULL AND {2} IS NULL))")
     for name in target.key or ():
         mine, its = sql.SQL("t.{}").format(sql.Identifier(name)), staged_column(target, name)
-        if name in null_keys:
-            terms.append(sql.SQL("({0} = {1} OR ({0} IS NULL AND {1} IS NULL))").format(mine, its))
-        else:
-            terms.append(sql.SQL("{} = {}").format(mine, its))
+        same = equal.format(mine, its)
+        terms.append(both_null.format(same, mine, its) if name in null_keys else same)
     return sql.SQL(" AND ").join([sql.SQL("true"), *terms])

@@ -64,8 +64,7 @@ def suppressed(connection: Connection, target: Target, triggers: Iterable[UserTr
         yield
         return
     _alter(connection, target, [sql.SQL("DISABLE TRIGGER {}").format(sql.Identifier(t.name)) for t in chosen])
-    yield
-    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # a table with deferred checks waiting cannot be altered
+    yield  # deferred checks must not wait any more then, or the table cannot be altered: see `users_path`
     enable = [
         sql.SQL("ENABLE ALWAYS TRIGGER {}" if t.is_always else "ENABLE TRIGGER {}").format(sql.Identifier(t.name))
         for t in chosen

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg import sql
 
+from millstream.sinks.postgres.locks import lock_out_readers
 from millstream.sinks.postgres.target import Connection, Target, listed
 
 _NULLS_NOT_DISTINCT = 150_000
@@ -48,6 +51,21 @@ class Key:
         """The key for the bookkeeping."""
         return {"columns": list(self.columns) if self.columns is not None else None, "is_total": self.is_total}
 
+    def forbids(self, other: Key) -> bool:
+        """Whether rows that have another key may break this one, on the way there or in the end.
+
+        >>> Key(("a",), True).forbids(Key(("a", "b"), True)), Key(("a", "b"), False).forbids(Key(("a",), True))
+        (True, False)
+        """
+        if self.columns is None:
+            return False
+        if other.columns is None or not set(other.columns) <= set(self.columns):
+            return True
+        return self.is_total and not (other.is_total and set(self.columns) <= set(other.columns))
+
+
+KEYLESS = Key(None, False)
+
 
 def declare_key(connection: Connection, target: Target) -> None:
     """Give a table its key, and to one that has no primary key another identity for replication."""
@@ -65,17 +83,50 @@ def declare_key(connection: Connection, target: Target) -> None:
     _identify(connection, target, has_key=target.has_primary_key)
 
 
-def revoke_key(connection: Connection, target: Target, relation: int, key: Key) -> None:
-    """Take from a table the key it was given; what its users made for themselves stays."""
+def change_key(connection: Connection, target: Target, relation: int, old: Key) -> None:
+    """Give a table another key than the one it was given; readers wait from when its index is built to the commit."""
+    name = sql.Identifier(_new_name(target))
+    has_constraint = _is_constraint(connection, Key.of(target))
+    if target.key is not None:
+        key = listed([sql.Identifier(k) for k in target.key] or [sql.SQL("(true)")])
+        nulls = sql.SQL("NULLS NOT DISTINCT" if has_constraint and not target.is_key_total else "")
+        connection.execute(sql.SQL("CREATE UNIQUE INDEX {} ON {} ({}) {}").format(name, target.relation, key, nulls))
+    lock_out_readers(connection, target.relation)
+    revoke_key(connection, target, relation, old, never_null=(target.key or ()) if target.is_key_total else ())
+    if has_constraint:
+        kind = sql.SQL("PRIMARY KEY" if target.is_key_total else "UNIQUE")
+        connection.execute(
+            sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} {} USING INDEX {}").format(target.relation, name, kind, name)
+        )
+    _identify(connection, target, has_key=target.has_primary_key)
+
+
+def _new_name(target: Target) -> str:
+    """A name for an index that no other has, of the length PostgreSQL allows."""
+    return f"{target.table.encode()[:50].decode(errors='ignore')}_{uuid.uuid4().hex[:8]}"
+
+
+def _is_constraint(connection: Connection, key: Key) -> bool:
+    """Whether a key is declared as a constraint, and not as a mere index."""
+    return bool(key.columns) and (key.is_total or connection.info.server_version >= _NULLS_NOT_DISTINCT)
+
+
+def revoke_key(
+    connection: Connection, target: Target, relation: int, key: Key, never_null: Collection[str] = ()
+) -> None:
+    """Take from a table the key it was given; what its users made for themselves stays.
+
+    Args:
+        never_null: columns that stay NOT NULL.
+    """
     if key.columns is None:
         return
-    is_constraint = bool(key.columns) and (key.is_total or connection.info.server_version >= _NULLS_NOT_DISTINCT)
     wanted = {
         "relation": relation,
         "columns": list(key.columns),
         "kind": "p" if key.is_total else "u",
         "expression": "" if key.columns else "true",
-        "is_constraint": is_constraint,
+        "is_constraint": _is_constraint(connection, key),
     }
     row = connection.execute(_OURS, wanted).fetchone()
     if row is not None:
@@ -86,7 +137,6 @@ def revoke_key(connection: Connection, target: Target, relation: int, key: Key) 
             drop = sql.SQL("DROP INDEX {}").format(sql.Identifier(schema, index))
         connection.execute(drop)
     if key.is_total:  # a primary key leaves its columns NOT NULL behind
-        never_null = set(target.key or ()) if target.is_key_total else set()
         loose = sql.SQL("ALTER COLUMN {} DROP NOT NULL")
         if actions := [loose.format(sql.Identifier(c)) for c in key.columns if c not in never_null]:
             connection.execute(sql.SQL("ALTER TABLE {} {}").format(target.relation, listed(actions)))

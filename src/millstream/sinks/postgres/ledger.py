@@ -12,7 +12,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from millstream.errors import Code, MillstreamError
-from millstream.sinks.postgres.keys import Key
+from millstream.sinks.postgres.keys import KEYLESS, Key
 from millstream.sinks.postgres.target import Connection, Mark, Target
 
 _TABLE = """
@@ -133,6 +133,11 @@ class Ledger:
             ).format(self._serving),
             [target.table_id, stream_table, lake_id, relation, Jsonb(key.stored)],
         )
+
+    def forget_key(self, connection: Connection, target: Target) -> None:
+        """Record that a table has lost its key."""
+        statement = sql.SQL("UPDATE {} SET key = %s WHERE stream_table_id = %s").format(self._serving)
+        connection.execute(statement, [Jsonb(KEYLESS.stored), target.table_id])
 
     def move(
         self,

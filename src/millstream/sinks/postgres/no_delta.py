@@ -36,7 +36,7 @@ def no_delta(known: Entry | None, target: Target, mark: Mark, feed: Feed) -> str
         return "STORED_CHANGED: the served table is ahead of the stream table, which was restored"
     if known.commit_id != feed.commit_id(known.version):
         return f"STORED_CHANGED: the stream table was restored, and its version {known.version} is another one now"
-    if known.key != Key.of(target):
+    if known.key != Key.of(target) or not (target.is_keyed or known.by_place):  # of no key yet, or of none any more
         return f"KEY_CHANGED: {_said(target)}"
     return ""
 

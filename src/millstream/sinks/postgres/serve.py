@@ -18,9 +18,10 @@ from millstream.sinks.postgres import by_key, by_place, rewrite
 from millstream.sinks.postgres.changes import Change, net_change, stage_change
 from millstream.sinks.postgres.encode import lines_of
 from millstream.sinks.postgres.failures import MisfitError, told
-from millstream.sinks.postgres.keys import Key, declare_key, revoke_key
+from millstream.sinks.postgres.keys import Key, change_key, revoke_key
 from millstream.sinks.postgres.large_changes import stage_pieces
 from millstream.sinks.postgres.ledger import Entry, Ledger
+from millstream.sinks.postgres.locks import lock_out_readers
 from millstream.sinks.postgres.moves import Counts, move
 from millstream.sinks.postgres.news import CHANNEL, message
 from millstream.sinks.postgres.no_delta import Feed, no_delta
@@ -157,6 +158,8 @@ class PostgresSink:
                 if (e.diag.schema_name, e.diag.table_name) != (target.schema, target.table):
                     raise
                 reason = "SERVED_CHANGED: the served table has a row that stands in the way"
+        if known is not None and known.key.forbids(Key.of(target)):
+            known = self._without_key(target, known)
         return self._rewrite(target, mark, known, feed, reason)
 
     def _touched(self, target: Target, mark: Mark, known: Entry) -> Served:
@@ -239,8 +242,6 @@ class PostgresSink:
             stage(connection, target, (("P", line) for piece in feed.contents() for line in lines_of(piece, names)))
             rewrite.locate(connection, target)
             written = WrittenElsewhere(connection, self._sources if live else {})
-            if has_other_key := entry.key != Key.of(target):
-                revoke_key(connection, target, found.oid, entry.key)
             with suppressed(connection, target, [t for t in triggers if t not in live]):
                 if places is not None:
                     by_place.prepare(connection, places)
@@ -248,11 +249,24 @@ class PostgresSink:
                 counts = move(connection, target, by_place=places is not None, may_veto=found.has_rules)
                 if places is not None:
                     by_place.record_all(connection, places)
-            if has_other_key:
-                declare_key(connection, target)
+            if entry.key != Key.of(target):
+                change_key(connection, target, found.oid, entry.key)
             done = Served(FULL, counts, reason)
             seen = triggers if is_auto else ()
             return self._record(target, mark, entry, done, seen, written, by_place=places is not None)
+
+    def _without_key(self, target: Target, known: Entry) -> Entry | None:
+        """Take away a key that new rows may break, in a transaction of its own: readers wait until its end."""
+        with self._connection.transaction():
+            self._locked(target, known)
+            found = find_table(self._connection, target)
+            if found is None or (found.oid != known.relation and not is_ours(self._connection, target, found)):
+                return known
+            _require_fit(target, found)
+            lock_out_readers(self._connection, target.relation)
+            revoke_key(self._connection, target, found.oid, known.key)
+            self._ledger.forget_key(self._connection, target)
+            return self._ledger.find(self._connection, target)
 
     def _ensure(self, target: Target, mark: Mark, entry: Entry | None) -> Found:
         """The table, made if it is not there; never somebody else's, but one that was restored from a dump."""

@@ -8,6 +8,7 @@ from psycopg import errors, sql
 
 from millstream.errors import Code, MillstreamError
 from millstream.sinks.postgres.keys import declare_key
+from millstream.sinks.postgres.locks import lock_out_readers
 from millstream.sinks.postgres.target import Connection, Target, listed
 
 _FOUND = """
@@ -122,6 +123,7 @@ def grant(connection: Connection, target: Target) -> None:
             )
     if target.owner is not None and target.owner != me:
         owner = sql.Identifier(target.owner)
+        lock_out_readers(connection, target.relation)
         connection.execute(sql.SQL("ALTER TABLE {} OWNER TO {}").format(target.relation, owner))
         mine = sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE, TRIGGER ON {} TO {}")
         connection.execute(mine.format(target.relation, sql.Identifier(me)))

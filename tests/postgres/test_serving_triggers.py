@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import psycopg
 import pytest
 from serving_kit import BAG, KEYED, LEDGER, Table, served
-from shops import Shop
+from shops import MILLSTREAM, OWNER, Shop
 
 from millstream.errors import Code, MillstreamError
 from millstream.sinks.postgres.serve import PostgresSink
@@ -212,6 +212,34 @@ def test_each_new_trigger_is_told_once(shop: Shop) -> None:
     t.serve((1, 12))
     assert len(t.notices) == 1
     assert "audit_row" in t.notices[0]
+
+
+def test_a_function_of_others_that_an_owner_has_called_is_told_once(shop: Shop) -> None:
+    t = served(shop, KEYED, ["k"])
+    t.run(f"GRANT {OWNER} TO {MILLSTREAM}", f"GRANT CREATE ON SCHEMA public TO {OWNER}")
+    try:
+        t.option(owner=OWNER)
+        t.serve((1, 10))
+        assert t.notices == []
+        with shop.owner() as owner:
+            for name in ("filled", "checked", "indexed"):
+                owner.execute(
+                    f"CREATE FUNCTION public.{name}(bigint) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS "
+                    "$$ BEGIN RETURN $1; END $$"
+                )
+            owner.execute(
+                "CREATE FUNCTION public.own_rights(bigint) RETURNS bigint SECURITY DEFINER LANGUAGE sql AS 'SELECT $1'"
+            )
+            owner.execute("ALTER TABLE totals ADD COLUMN extra bigint DEFAULT filled(1) + own_rights(1)")
+            owner.execute("ALTER TABLE totals ADD CHECK (checked(v) > 0)")
+            owner.execute("CREATE INDEX ON totals (abs(indexed(v)))")
+        for expected in (["checked", "filled", "indexed"], []):
+            t.notices.clear()
+            t.serve((1, 10 + len(expected)), (2, 20))
+            assert [n for n in t.notices if "with the rights of the role that serves" in n] == t.notices
+            assert [re.findall(r"public\.(\w+)\(bigint\) of the role shop_owner", n)[0] for n in t.notices] == expected
+    finally:
+        t.run(f"REVOKE {OWNER} FROM {MILLSTREAM}")
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])

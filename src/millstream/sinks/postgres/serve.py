@@ -18,6 +18,7 @@ from millstream.sinks.postgres import by_key, by_place, rewrite
 from millstream.sinks.postgres.changes import Change, net_change, stage_change
 from millstream.sinks.postgres.encode import lines_of
 from millstream.sinks.postgres.failures import MisfitError, told
+from millstream.sinks.postgres.foreign_code import about_function, foreign_functions
 from millstream.sinks.postgres.keys import Key, change_key, revoke_key
 from millstream.sinks.postgres.large_changes import stage_pieces
 from millstream.sinks.postgres.ledger import Entry, Ledger
@@ -196,7 +197,7 @@ class PostgresSink:
             with suppressed(connection, target, () if live else triggers):
                 counts = self._move(target, found, change, live, places)
             done = Served(DIFFERENTIAL, counts, "CHANGED")
-            return self._record(target, mark, entry, done, live, written, by_place=places is not None)
+            return self._record(target, mark, entry, found, done, live, written, by_place=places is not None)
 
     def _move(
         self,
@@ -253,7 +254,7 @@ class PostgresSink:
                 change_key(connection, target, found.oid, entry.key)
             done = Served(FULL, counts, reason)
             seen = triggers if is_auto else ()
-            return self._record(target, mark, entry, done, seen, written, by_place=places is not None)
+            return self._record(target, mark, entry, found, done, seen, written, by_place=places is not None)
 
     def _without_key(self, target: Target, known: Entry) -> Entry | None:
         """Take away a key that new rows may break, in a transaction of its own: readers wait until its end."""
@@ -313,6 +314,7 @@ class PostgresSink:
         target: Target,
         mark: Mark,
         entry: Entry,
+        found: Found,
         done: Served,
         triggers: tuple[UserTrigger, ...],
         written: WrittenElsewhere,
@@ -321,6 +323,8 @@ class PostgresSink:
     ) -> Served:
         said = {f"trigger {t.name}": about_new(mark.stream_table, target, t) for t in triggers}
         said |= {f"source {s}": about_source(mark.stream_table, target, s) for s in written.tables()}
+        functions = foreign_functions(self._connection, found)
+        said |= {f"function {f.name}": about_function(mark.stream_table, target, f) for f in functions}
         self._ledger.move(
             self._connection, target, mark, done.mode, done.reason, by_place=by_place, told=entry.told | said.keys()
         )

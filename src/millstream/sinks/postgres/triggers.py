@@ -101,7 +101,10 @@ def about_new(name: str, target: Target, trigger: UserTrigger) -> str:
         fires = "fires for each row that a differential refresh changes, and not during a full one"
     else:
         fires = "fires for each DELETE, UPDATE and INSERT of a refresh"
-    return f"the trigger {trigger.name} on {target.name}, where {name} is served, {fires}"
+    return (
+        f"the trigger {trigger.name} on {target.name}, where {name} is served, {fires}; "
+        "it runs with the rights of the role that serves"
+    )
 
 
 def about_source(name: str, target: Target, source: str) -> str:

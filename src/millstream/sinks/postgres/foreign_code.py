@@ -1,0 +1,54 @@
+"""Functions of others that a served table's own definition calls: they run with our rights when rows are served.
+
+Whoever owns a table may give it defaults, checks, indexes, rules and policies. Triggers are told of by themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.sinks.postgres.table import Found
+from millstream.sinks.postgres.target import Connection, Target
+
+# Superusers need no table to have their code run, and what is SECURITY DEFINER runs with its owner's rights.
+_CALLED = """
+WITH parts (class, part) AS (
+  SELECT 'pg_attrdef'::regclass, oid FROM pg_attrdef WHERE adrelid = %(relation)s::oid
+  UNION ALL SELECT 'pg_constraint'::regclass, oid FROM pg_constraint WHERE conrelid = %(relation)s::oid
+  UNION ALL SELECT 'pg_class'::regclass, indexrelid FROM pg_index WHERE indrelid = %(relation)s::oid
+  UNION ALL SELECT 'pg_rewrite'::regclass, oid FROM pg_rewrite WHERE ev_class = %(relation)s::oid
+  UNION ALL SELECT 'pg_policy'::regclass, oid FROM pg_policy WHERE polrelid = %(relation)s::oid
+)
+SELECT DISTINCT p.oid::regprocedure::text, r.rolname::text
+FROM parts JOIN pg_depend d ON d.classid = parts.class AND d.objid = parts.part
+JOIN pg_proc p ON p.oid = CASE d.refclassid
+  WHEN 'pg_proc'::regclass THEN d.refobjid
+  WHEN 'pg_operator'::regclass THEN (SELECT o.oprcode::oid FROM pg_operator o WHERE o.oid = d.refobjid) END
+JOIN pg_roles r ON r.oid = p.proowner AND NOT r.rolsuper AND r.rolname <> current_user
+WHERE NOT p.prosecdef
+ORDER BY 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignFunction:
+    """A function of another role."""
+
+    name: str
+    owner: str
+
+
+def foreign_functions(connection: Connection, found: Found) -> list[ForeignFunction]:
+    """The functions of others that a table which is not ours calls for each row."""
+    if found.owner == connection.info.user:
+        return []
+    rows = connection.execute(_CALLED, {"relation": found.oid}).fetchall()
+    return [ForeignFunction(name, owner) for name, owner in rows]
+
+
+def about_function(name: str, target: Target, function: ForeignFunction) -> str:
+    """What a user is told when a function is first seen."""
+    return (
+        f"the function {function.name} of the role {function.owner}, which a default, check, index, rule or policy of "
+        f"{target.name} calls, runs with the rights of the role that serves {name} there"
+    )

@@ -8,11 +8,14 @@ from collections import Counter
 
 import psycopg
 import pytest
+from psycopg import pq
 from serving_kit import BAG, KEYED, LEDGER, connected, served
 from shops import Shop, new_shop
 
 from millstream.errors import Code, MillstreamError
 from millstream.sinks.postgres.serve import PostgresSink
+from millstream.sinks.postgres.table import Found, find_table
+from millstream.sinks.postgres.target import Connection, Target
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -471,6 +474,59 @@ def test_a_bookkeeping_of_somebody_else_is_not_trusted(shop: Shop) -> None:
     with pytest.raises(MillstreamError) as caught:
         served(shop, KEYED, ["k"]).serve((1, 10))
     assert caught.value.code is Code.NAME_TAKEN
+
+
+@pytest.mark.parametrize("is_schema", [True, False])
+def test_a_bookkeeping_that_somebody_else_has_put_there_later_runs_nothing(shop: Shop, is_schema: bool) -> None:
+    t = served(shop, KEYED, ["k"])
+    t.serve((1, 10))
+    with shop.server.superuser(shop.name) as somebody:
+        somebody.execute("ALTER TABLE millstream.serving RENAME TO real")
+        if is_schema:
+            somebody.execute("ALTER SCHEMA millstream RENAME TO away")
+            somebody.execute("CREATE SCHEMA millstream")
+            somebody.execute("GRANT USAGE ON SCHEMA millstream TO PUBLIC")
+            somebody.execute("ALTER TABLE away.real SET SCHEMA millstream")
+        somebody.execute(
+            "CREATE FUNCTION public.spring(text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'sprung'; END $$"
+        )
+        somebody.execute("GRANT SELECT ON millstream.real TO PUBLIC")
+        somebody.execute(
+            "CREATE VIEW millstream.serving AS SELECT *, public.spring(stream_table_id) FROM millstream.real"
+        )
+        somebody.execute("GRANT ALL ON millstream.serving TO PUBLIC")
+    with pytest.raises(MillstreamError) as caught:
+        t.serve((1, 11))
+    assert caught.value.code is Code.NAME_TAKEN
+    assert t.rows() == Counter([(1, 10)])
+    with connected(shop) as connection:  # and it can be let go
+        PostgresSink(connection, LEDGER).release(t.target)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_table_that_takes_its_place_at_the_last_moment_is_left_alone(
+    shop: Shop, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = served(shop, KEYED, ["k"])
+    t.serve((1, 10))
+
+    def looked_at(connection: Connection, target: Target) -> Found | None:
+        found = find_table(connection, target)
+        if connection.info.transaction_status is pq.TransactionStatus.INTRANS and not t.run("SELECT * FROM swapped"):
+            t.run(
+                "ALTER TABLE public.totals RENAME TO real",
+                "CREATE TABLE public.totals (k bigint, v bigint)",
+                "GRANT ALL ON public.totals TO PUBLIC",
+                "INSERT INTO swapped VALUES (true)",
+            )
+        return found
+
+    t.run("CREATE TABLE public.swapped (yes boolean)")
+    monkeypatch.setattr("millstream.sinks.postgres.serve.find_table", looked_at)
+    with pytest.raises(MillstreamError) as caught:
+        t.serve((1, 11), full=full)
+    assert caught.value.code is Code.NAME_TAKEN
+    assert t.rows() == Counter()
 
 
 def test_default_privileges_let_nobody_write_or_put_triggers(shop: Shop) -> None:

@@ -42,6 +42,12 @@ SELECT relation::regclass AS served_table, stream_table, refresh_id, data_timest
        served_at, mode, reason
 FROM {serving} WHERE has_table_privilege(relation, 'SELECT')
 """
+# Whether the table is there, and whether it and its schema are ours: what others made could run with our rights.
+_STATE = """
+SELECT c.oid IS NOT NULL, pg_get_userbyid(n.nspowner) = current_user
+       AND (c.oid IS NULL OR (c.relkind = 'r' AND pg_get_userbyid(c.relowner) = current_user))
+FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'serving' WHERE n.nspname = %s
+"""
 _SERIAL = 7_205_759_403_792_811  # the advisory lock under which the schema is made
 
 
@@ -80,13 +86,11 @@ class Ledger:
         Raises:
             MillstreamError: NAME_TAKEN if somebody else has it, whose triggers would run with our rights.
         """
-        owner = connection.execute(
-            "SELECT pg_get_userbyid(nspowner) = current_user FROM pg_namespace WHERE nspname = %s", [self.schema]
-        ).fetchone()
-        if owner == (False,):
+        _, is_ours = self._state(connection)
+        if not is_ours:
             raise MillstreamError(
                 Code.NAME_TAKEN,
-                f"the schema {self.schema} of the database belongs to another role",
+                f"the schema {self.schema} of the database, or the table serving in it, belongs to another role",
                 hint="set serving_schema to another name",
             )
         if connection.execute("SELECT to_regclass(%s)", [self._view.as_string(connection)]).fetchone() != (None,):
@@ -108,8 +112,8 @@ class Ledger:
         return sql.Identifier(self.schema, f"rows_{target.table_id.replace('-', '')[:16]}")
 
     def find(self, connection: Connection, target: Target, *, lock: bool = False) -> Entry | None:
-        """What is known of a served table; with `lock` until the end of the transaction."""
-        if connection.execute("SELECT to_regclass(%s)", [self._serving.as_string(connection)]).fetchone() == (None,):
+        """What is known of a served table, by our own bookkeeping; with `lock` until the end of the transaction."""
+        if self._state(connection) != (True, True):
             return None
         query = sql.SQL(
             "SELECT relation::bigint, filenode::bigint, stage_id, version, commit_id, key, by_place, told FROM {} "
@@ -120,6 +124,11 @@ class Ledger:
             return None
         relation, filenode, stage_id, version, commit_id, key, by_place, told = row
         return Entry(relation, filenode, stage_id, version, commit_id, Key.parse(key), by_place, frozenset(told))
+
+    def _state(self, connection: Connection) -> tuple[bool, bool]:
+        """Whether there is a bookkeeping, and whether what is there is ours."""
+        is_there, is_ours = connection.execute(_STATE, [self.schema]).fetchone() or (False, True)
+        return is_there, is_ours
 
     def add(
         self, connection: Connection, target: Target, lake_id: str, stream_table: str, relation: int, key: Key

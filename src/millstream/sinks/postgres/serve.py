@@ -184,7 +184,7 @@ class PostgresSink:
             _require_fit(target, found)
             if isinstance(change, Change) and change.is_empty:
                 return self._touched(target, mark, entry)
-            self._lock(target, "ROW EXCLUSIVE")
+            self._lock(target, found, "ROW EXCLUSIVE")
             triggers = user_triggers(connection, found.oid)
             live = triggers if target.user_triggers is UserTriggers.AUTO else ()
             places = self._ledger.places(target) if entry.by_place or _needs_places(target, live) else None
@@ -234,7 +234,7 @@ class PostgresSink:
             found = self._ensure(target, mark, self._locked(target, known))
             entry = self._ledger.find(connection, target, lock=True)
             assert entry is not None
-            self._lock(target, "SHARE ROW EXCLUSIVE")  # nobody else moves rows that were compared
+            self._lock(target, found, "SHARE ROW EXCLUSIVE")  # nobody else moves rows that were compared
             triggers = user_triggers(connection, found.oid)
             is_auto = target.user_triggers is UserTriggers.AUTO
             live = tuple(t for t in triggers if is_auto and not t.is_row)
@@ -305,9 +305,14 @@ class PostgresSink:
             raise _OvertakenError
         return entry
 
-    def _lock(self, target: Target, mode: str) -> None:
-        statement = sql.SQL("LOCK TABLE ONLY {} IN {} MODE")
-        self._connection.execute(statement.format(target.relation, sql.SQL(mode)))
+    def _lock(self, target: Target, found: Found, mode: str) -> None:
+        """Lock the table that was looked at: in between, the owner of its schema may have put another in its place."""
+        statement = sql.SQL("LOCK TABLE ONLY {} IN {} MODE; SELECT to_regclass({})::oid::bigint")
+        name = sql.Literal(target.relation.as_string(self._connection))
+        done = self._connection.execute(statement.format(target.relation, sql.SQL(mode), name))
+        done.nextset()
+        if done.fetchone() != (found.oid,):
+            raise _OvertakenError
 
     def _record(
         self,

@@ -14,7 +14,7 @@ import pytest
 from serving_kit import KEYED, LEDGER, Table, connected, served
 
 from millstream.errors import Code, MillstreamError
-from millstream.sinks.postgres import short_waits
+from millstream.sinks.postgres import locks
 from millstream.sinks.postgres.serve import PostgresSink
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def test_readers_do_not_wait_for_who_waits_for_a_reader(shop: Shop, only_tried: 
 
 
 def test_a_reader_who_does_not_end(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short_waits, "_PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(locks, "_PATIENCE_SECONDS", 1.0)
     table = served(shop, KEYED, ["k"], total=True)
     table.serve((1, 10))
     with a_report(table), pytest.raises(MillstreamError) as refused:

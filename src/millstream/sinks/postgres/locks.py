@@ -1,4 +1,4 @@
-"""Locking a table against its readers, without keeping them waiting behind somebody who reads for hours.
+"""Locks that shut out the readers of a table, without keeping them waiting behind somebody who reads for hours.
 
 Whoever waits for such a lock stops all who come after him. So it is waited for shortly, again and again.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 
 from psycopg import errors, sql
 
@@ -18,25 +19,39 @@ _PATIENCE_SECONDS = 60.0
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
-def lock_out_readers(connection: Connection, relation: sql.Identifier) -> None:
-    """Inside a transaction, have a table for ourselves until its end.
+def in_short_waits(connection: Connection, work: Callable[[], None]) -> None:
+    """Do some work in a transaction, or in a part of the present one, once all its locks are to be had.
 
     Raises:
-        errors.LockNotAvailable: somebody else has not let it go for a minute.
+        errors.LockNotAvailable, errors.DeadlockDetected: somebody else has not let them go for a minute.
     """
-    row = connection.execute("SELECT current_setting('lock_timeout')").fetchone()
+    row = connection.execute("SELECT pg_catalog.current_setting('lock_timeout')").fetchone()
     assert row is not None
-    statement = sql.SQL(
-        "SET LOCAL lock_timeout = {}; LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE; SET LOCAL lock_timeout = {}"
-    ).format(sql.Literal(_WAIT), relation, sql.Literal(row[0]))
+    setting = sql.SQL("SET LOCAL lock_timeout = {}")
     until, pause = time.monotonic() + _PATIENCE_SECONDS, 0.1
     while True:
         try:
             with connection.transaction():
-                connection.execute(statement)
+                connection.execute(setting.format(sql.Literal(_WAIT)))
+                work()
+                connection.execute(setting.format(sql.Literal(row[0])))
                 return
         except (errors.LockNotAvailable, errors.DeadlockDetected):
             if time.monotonic() + pause > until:
                 raise
         time.sleep(pause * random.uniform(0.5, 1.5))
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def lock_out_readers(connection: Connection, relation: sql.Identifier) -> None:
+    """Inside a transaction, have a table for ourselves until its end.
+
+    Raises:
+        errors.LockNotAvailable, errors.DeadlockDetected: somebody else has not let it go for a minute.
+    """
+    statement = sql.SQL("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE").format(relation)
+
+    def lock() -> None:
+        connection.execute(statement)
+
+    in_short_waits(connection, lock)

@@ -22,12 +22,11 @@ from millstream.sinks.postgres.foreign_code import about_function, foreign_funct
 from millstream.sinks.postgres.keys import Key, change_key, revoke_key
 from millstream.sinks.postgres.large_changes import stage_pieces
 from millstream.sinks.postgres.ledger import Entry, Ledger
-from millstream.sinks.postgres.locks import lock_out_readers
+from millstream.sinks.postgres.locks import in_short_waits, lock_out_readers
 from millstream.sinks.postgres.moves import Counts, move
 from millstream.sinks.postgres.news import CHANNEL, message
 from millstream.sinks.postgres.no_delta import Feed, no_delta
 from millstream.sinks.postgres.paths import pin_path
-from millstream.sinks.postgres.short_waits import in_short_waits
 from millstream.sinks.postgres.staging import stage
 from millstream.sinks.postgres.table import (
     MERGE,
@@ -353,7 +352,14 @@ class PostgresSink:
             self._ledger.remove(self._connection, target)
 
         with self._work(target):
-            in_short_waits(self._connection, f"{target.name} cannot be dropped", work)
+            try:
+                in_short_waits(self._connection, work)
+            except (errors.LockNotAvailable, errors.DeadlockDetected) as e:
+                raise MillstreamError(
+                    Code.LOCK_TIMEOUT,
+                    f"{target.name} cannot be dropped: others hold locks on it",
+                    hint="look in pg_stat_activity for long transactions that read it, and try again",
+                ) from e
 
     def _whichever(self, target: Target, entry: Entry) -> Target | None:
         """The served table by the name it has now: somebody may have renamed it, or restored it from a dump."""

@@ -15,7 +15,7 @@ from millstream.sql.postgres.functions.json import is_absent, printed, returning
 from millstream.sql.postgres.ordering import Key, keys_of, ordered, sorted_list
 from millstream.sql.postgres.refusals import RefusalError, refuse_json
 from millstream.sql.postgres.types import array_of, as_numeric, numeric
-from millstream.sql.postgres.values import ITEM, Value, cast, text_literal
+from millstream.sql.postgres.values import ITEM, Value, at_least, cast, text_literal
 from millstream.sql.postgres.windows import over
 
 if TYPE_CHECKING:
@@ -337,6 +337,8 @@ def _percentile_cont(call: Call) -> Value:
     fraction, key = coerce(_one(call), t.DOUBLE), call.within[0]
     if not key.value.type.is_number:
         raise RefusalError(f"percentile_cont of {key.value.type}")
+    if call.args[0].is_null:
+        raise RefusalError("percentile_cont(NULL)", "its value is NULL: write that")
     place = f"(1 - {fraction.sql})" if key.descending else fraction.sql
     bare = Call(call.name, condition=call.condition)
     return Value(bare.invoke("PERCENTILE", cast(key.value.sql, t.DOUBLE), place), t.DOUBLE)
@@ -348,7 +350,7 @@ def _percentile_disc(call: Call) -> Value:
         raise RefusalError(f"percentile_disc of {key.value.type}")
     bare = Call(call.name, condition=call.condition)
     listed = f"SORT_ARRAY({bare.invoke('COLLECT_LIST', key.value.sql)}, {'FALSE' if key.descending else 'TRUE'})"
-    place = f"GREATEST(CAST(CEIL({fraction.sql} * {bare.invoke('COUNT', key.value.sql)}) AS INT), 1)"
+    place = at_least(f"CAST(CEIL({fraction.sql} * {bare.invoke('COUNT', key.value.sql)}) AS INT)", "1")
     return Value(f"GET({listed}, {place} - 1)", key.value.type)
 
 

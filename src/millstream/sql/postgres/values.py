@@ -120,6 +120,18 @@ def cast(sql: str, type_: Type) -> str:
     return f"CAST({sql} AS {type_.spark})"
 
 
+def at_least(sql: str, bound: str) -> str:
+    """The value, or the bound if it is below that; NULL of NULL, where GREATEST would give the bound."""
+    if sql.isdigit() and bound.isdigit():
+        return str(max(int(sql), int(bound)))
+    return f"CASE WHEN {sql} < {bound} THEN {bound} ELSE {sql} END"
+
+
+def at_most(sql: str, bound: str) -> str:
+    """The value, or the bound if it is above that; NULL of NULL, where LEAST would give the bound."""
+    return f"CASE WHEN {sql} > {bound} THEN {bound} ELSE {sql} END"
+
+
 def fail_unless(condition: str, result: str, message: str, seen: str) -> str:
     """`result`, or an error of the query's run that shows `message` and the value `seen`."""
     broken = f"CAST(CONCAT({text_literal(message + ': ')}, {seen}) AS INT)"

@@ -8,7 +8,7 @@ from millstream.sql.postgres.functions.registry import function, simple
 from millstream.sql.postgres.functions.strings import shown
 from millstream.sql.postgres.refusals import RefusalError
 from millstream.sql.postgres.types import Type, array_of
-from millstream.sql.postgres.values import ITEM, PLACE, Value, cast
+from millstream.sql.postgres.values import ITEM, PLACE, Value, at_least, cast
 
 simple(t.INTEGER, "array", cardinality="CARDINALITY({0})")
 
@@ -45,8 +45,8 @@ def subscript(array: Value, index: Value) -> Value:
 
 def slice_of(array: Value, first: Value, last: Value) -> Value:
     """`array[first:last]`: what there is of it."""
-    low = f"GREATEST({coerce(first, t.INTEGER).sql}, 1)"
-    size = f"GREATEST({coerce(last, t.INTEGER).sql} - {low} + 1, 0)"
+    low = at_least(coerce(first, t.INTEGER).sql, "1")
+    size = at_least(f"({coerce(last, t.INTEGER).sql} - {low} + 1)", "0")
     return Value(f"SLICE({array.sql}, {low}, {size})", array.type)
 
 

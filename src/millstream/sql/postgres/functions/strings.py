@@ -10,7 +10,7 @@ from millstream.sql.postgres.functions.registry import function, simple
 from millstream.sql.postgres.patterns import groups_of, has_optional_group, replacement_to_java, to_java
 from millstream.sql.postgres.refusals import RefusalError
 from millstream.sql.postgres.types import array_of
-from millstream.sql.postgres.values import ITEM, Value, cast, fail_unless, text_literal
+from millstream.sql.postgres.values import ITEM, Value, at_least, at_most, cast, fail_unless, text_literal
 
 simple(
     t.TEXT,
@@ -60,12 +60,12 @@ def substring(x: Value, start: Value, length: Value | None = None) -> Value:
     if isinstance(start.constant, int) and start.constant >= 1:
         first, missing = start.sql, "0"
     else:
-        first, missing = f"GREATEST({start.sql}, 1)", f"LEAST({start.sql} - 1, 0)"
+        first, missing = at_least(start.sql, "1"), at_most(f"({start.sql} - 1)", "0")
     if length is None:
         return Value(f"SUBSTRING({x.sql}, {first})", t.TEXT)
     if isinstance(length.constant, int) and length.constant < 0:
         raise RefusalError("substring of a negative length", "PostgreSQL refuses it too")
-    size = length.sql if missing == "0" else f"GREATEST({length.sql} + {missing}, 0)"
+    size = length.sql if missing == "0" else at_least(f"({length.sql} + {missing})", "0")
     result = f"SUBSTRING({x.sql}, {first}, {size})"
     if length.constant is None:
         given = f"{length.sql} >= 0 OR {length.sql} IS NULL OR {x.sql} IS NULL OR {start.sql} IS NULL"
@@ -88,19 +88,24 @@ def _by_pattern(x: Value, pattern: Value, length: Value | None) -> Value:
 def _left(x: Value, n: Value) -> Value:
     if isinstance(n.constant, int) and n.constant >= 0:
         return Value(f"SUBSTRING({x.sql}, 1, {n.sql})", t.TEXT)
-    size = f"CASE WHEN {n.sql} < 0 THEN GREATEST(LENGTH({x.sql}) + {n.sql}, 0) ELSE {n.sql} END"
+    size = f"CASE WHEN {n.sql} < 0 THEN {_without(x, n)} ELSE {n.sql} END"
     return Value(f"SUBSTRING({x.sql}, 1, {size})", t.TEXT)
+
+
+def _without(x: Value, n: Value) -> str:
+    """How many characters a negative `n` leaves."""
+    return at_least(f"(LENGTH({x.sql}) + {n.sql})", "0")
 
 
 @function("right", "text integer")
 def _right(x: Value, n: Value) -> Value:
-    size = f"CASE WHEN {n.sql} < 0 THEN GREATEST(LENGTH({x.sql}) + {n.sql}, 0) ELSE LEAST({n.sql}, LENGTH({x.sql})) END"
+    size = f"CASE WHEN {n.sql} < 0 THEN {_without(x, n)} ELSE {at_most(n.sql, f'LENGTH({x.sql})')} END"
     return Value(f"SUBSTRING({x.sql}, LENGTH({x.sql}) - {size} + 1, {size})", t.TEXT)
 
 
 def _pad(name: str, x: Value, n: Value, fill: Value | None) -> Value:
     filler = fill.sql if fill is not None else "' '"
-    size = f"GREATEST({n.sql}, 0)"
+    size = at_least(n.sql, "0")
     padded = f"{name}({x.sql}, {size}, {filler})"
     if fill is not None and fill.constant != "" and isinstance(fill.constant, str):
         return Value(padded, t.TEXT)
@@ -155,7 +160,7 @@ def overlay(x: Value, new: Value, start: Value, length: Value | None = None) -> 
     if not isinstance(start.constant, int) or start.constant < 1:
         raise RefusalError("overlay from a position that is not a positive constant")
     size = length.sql if length is not None else f"LENGTH({new.sql})"
-    tail = f"SUBSTRING({x.sql}, GREATEST({start.sql} + {size}, 1))"
+    tail = f"SUBSTRING({x.sql}, {at_least(f'({start.sql} + {size})', '1')})"
     return Value(f"CONCAT(SUBSTRING({x.sql}, 1, {start.constant - 1}), {new.sql}, {tail})", t.TEXT)
 
 

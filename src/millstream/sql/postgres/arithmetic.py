@@ -8,7 +8,7 @@ digits never end, has 16 behind the point.
 from __future__ import annotations
 
 from millstream.sql.postgres import types as t
-from millstream.sql.postgres.casts import coerce
+from millstream.sql.postgres.casts import beside, coerce
 from millstream.sql.postgres.refusals import RefusalError
 from millstream.sql.postgres.types import MAX_DIGITS, Type, as_numeric, numeric
 from millstream.sql.postgres.values import Interval, Value, cast, fail_unless, interval
@@ -62,7 +62,7 @@ def _resolved(operator: str, left: Value, right: Value) -> tuple[Value, Value]:
             target = other.type
             if other.type.is_time and operator in "+-" and not (operator == "-" and other.type != t.INTERVAL):
                 target = t.INTERVAL
-            read = coerce(one, target)
+            read = beside(one, target) if target.name == "numeric" else coerce(one, target)
             return (other, read) if swap else (read, other)
     return left, right
 

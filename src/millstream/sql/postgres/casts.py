@@ -11,7 +11,7 @@ from millstream.sql.postgres import types as t
 from millstream.sql.postgres.constants import check_json, jsonb_text, parse_array, parse_interval
 from millstream.sql.postgres.refusals import RefusalError
 from millstream.sql.postgres.types import Type
-from millstream.sql.postgres.values import ITEM, Value, cast, interval, text_literal
+from millstream.sql.postgres.values import ITEM, NULL, Value, cast, interval, numeric_literal, text_literal
 
 _DATE = r"^\\s*\\d{4}-\\d{1,2}-\\d{1,2}([ T].*)?\\s*$"
 _TIME = r"[ T]\\d{1,2}:\\d{2}(:\\d{2}(\\.\\d{1,6})?)?"
@@ -30,7 +30,7 @@ def type_named(node: exp.DataType) -> Type:
         return t.array_of(type_named(node.expressions[0]))
     if kind is exp.DType.DECIMAL:
         if not sizes:
-            return t.numeric(t.MAX_DIGITS, t.DEFAULT_SCALE, shows_scale=False)
+            return t.UNBOUNDED
         if sizes[0] > t.MAX_DIGITS:
             raise RefusalError(f"a numeric of {sizes[0]} digits", f"Spark's DECIMAL has {t.MAX_DIGITS}")
         return t.numeric(sizes[0], sizes[1] if len(sizes) > 1 else 0)
@@ -100,7 +100,8 @@ def coerce(value: Value, target: Type) -> Value:
     if value.type == target or (value.type.name == "numeric" and target.name == "numeric" and target.digits == 0):
         return value
     if value.type.name == target.name == "numeric":
-        return Value(cast(value.sql, target), target)
+        alike = value.type.spark == target.spark
+        return value.of(target) if alike else Value(cast(value.sql, target), target)
     widens = t.common([value.type, target]) == target
     if not widens and not (value.type.is_json and target.is_json):
         raise RefusalError(f"{value.type} where {target} is needed", f"cast it: (...)::{target}")
@@ -110,12 +111,36 @@ def coerce(value: Value, target: Type) -> Value:
 def unify(values: list[Value]) -> tuple[list[Value], Type]:
     """Values of one type, as CASE, COALESCE, ARRAY[...] and comparisons need them."""
     target = t.common([v.type for v in values])
+    if target is not None:
+        values = [beside(v, target) for v in values]
+        target = t.common([v.type for v in values])
     if target is None:
         names = ", ".join(dict.fromkeys(str(v.type) for v in values))
         raise RefusalError(f"mixing {names}", "cast them to one type")
     if target.name == "interval":
         raise RefusalError("an interval in this place", "use EXTRACT(EPOCH FROM ...) to get a number")
     return [coerce(v, target) for v in values], target
+
+
+def beside(value: Value, other: Type) -> Value:
+    """A literal next to a numeric is one with the digits it has; they are not rounded to the other's scale."""
+    if value.type.name != "unknown" or not isinstance(value.constant, str):
+        return value
+    if other.name == "numeric":
+        return _numeric(value.constant)
+    if other.element is not None and other.element.name == "numeric":
+        items = [_numeric(item) if item is not None else NULL for item in parse_array(value.constant)]
+        found, element = unify(items) if any(not i.is_null for i in items) else (items, other.element)
+        type_ = t.array_of(element)
+        return Value(cast(f"ARRAY({', '.join(i.sql for i in found)})", type_), type_)
+    return value
+
+
+def _numeric(text: str) -> Value:
+    found = numeric_literal(text)
+    if found is None:
+        raise RefusalError(f"the numeric {text!r}", f"Spark's DECIMAL has {t.MAX_DIGITS} digits, and no NaN")
+    return found
 
 
 def _read(value: Value, target: Type) -> Value:
@@ -141,6 +166,9 @@ def _read(value: Value, target: Type) -> Value:
             return Value(text_literal(check_json(text)), t.JSON)
         case "smallint" | "integer" | "bigint" if re.fullmatch(r"\s*[+-]?\d+\s*", text):
             return Value(cast(text_literal(text.strip()), target), target, constant=int(text))
+        case "numeric":
+            read = _numeric(text)
+            return read if target == t.UNBOUNDED else Value(cast(read.sql, target), target)
         case "date" | "timestamp" | "timestamptz":
             if not re.match(_LITERALS[target.name].replace("\\\\", "\\"), text):
                 raise RefusalError(f"the {target} {text!r}", "write it as 2024-12-31 or 2024-12-31 23:59:59")

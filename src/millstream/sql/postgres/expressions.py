@@ -189,8 +189,7 @@ class Expressions:
         if right.type.element is not None and not isinstance(left.constant, str):
             return call("array_prepend", [left, right])
         if left.type.element is not None or right.type.element is not None:
-            array = left.type if left.type.element is not None else right.type
-            return arrays.concatenate(coerce(left, array), coerce(right, array))
+            return arrays.concatenate(left, right)
         texts = {"text", "unknown"}
         if left.type.name not in texts and right.type.name not in texts:
             raise RefusalError(f"{left.type} || {right.type}", "cast one side to text")

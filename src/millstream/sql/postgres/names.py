@@ -14,10 +14,15 @@ from millstream.sql.postgres.values import Value
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A column of a table or query."""
+    """A column of a table or query.
+
+    Args:
+        constant: the text of a literal that has no type yet.
+    """
 
     name: str
     type: Type
+    constant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

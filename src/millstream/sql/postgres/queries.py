@@ -8,14 +8,14 @@ from sqlglot import exp
 
 from millstream.naming import quote
 from millstream.sql.postgres import types as t
-from millstream.sql.postgres.casts import coerce
+from millstream.sql.postgres.casts import beside, coerce
 from millstream.sql.postgres.expressions import Expressions
 from millstream.sql.postgres.from_items import FromClause, values_text
 from millstream.sql.postgres.names import Output, Scope, folded
 from millstream.sql.postgres.ordering import key_of
 from millstream.sql.postgres.refusals import RefusalError, refuse_json, refused, wrong
 from millstream.sql.postgres.titles import title_of
-from millstream.sql.postgres.values import Value, cast
+from millstream.sql.postgres.values import Value, cast, unknown_literal
 from millstream.sql.sources import Analyzer, Sources
 
 Ctes = Mapping[str, tuple[Output, ...]]
@@ -121,7 +121,7 @@ class Translator:
             raise wrong("both sides of a set operation need as many columns", node, self.sql)
         wanted = []
         for one, two in zip(left_columns, right_columns, strict=True):
-            type_ = t.common([one.type, two.type])
+            type_ = t.common([_type_beside(one, two), _type_beside(two, one)])
             if type_ is None:
                 raise refused(f"{node.key.upper()} of {one.type} and {two.type}", node, self.sql, "cast one of them")
             wanted.append(type_ if {one.type.name, two.type.name} != {"unknown"} else t.UNKNOWN)
@@ -146,7 +146,7 @@ class Translator:
         items = self._items(node, expressions)
         if not in_set:
             items = [(name, coerce(v, t.TEXT) if v.type.name == "unknown" else v) for name, v in items]
-        columns = tuple(Output(name, value.type) for name, value in items)
+        columns = tuple(_output(name, value) for name, value in items)
         text = f" FROM {source}" if source else ""
         if where := node.args.get("where"):
             text += f" WHERE {expressions.condition(where.this)}"
@@ -321,6 +321,16 @@ class Translator:
 
 def _aliased(name: str, value: Value) -> str:
     return f"{value.sql} AS {quote(name)}"
+
+
+def _output(name: str, value: Value) -> Output:
+    text = value.constant if value.type.name == "unknown" and isinstance(value.constant, str) else None
+    return Output(name, value.type, text)
+
+
+def _type_beside(column: Output, other: Output) -> t.Type:
+    """A column's type; a literal's has the digits it is written with."""
+    return beside(unknown_literal(column.constant), other.type).type if column.constant is not None else column.type
 
 
 def _settled(type_: t.Type) -> t.Type:

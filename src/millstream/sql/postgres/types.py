@@ -121,6 +121,10 @@ def numeric(digits: int, scale: int, *, shows_scale: bool = True) -> Type:
     return Type("numeric", min(MAX_DIGITS, digits), min(MAX_DIGITS, scale), shows_scale)
 
 
+UNBOUNDED = numeric(MAX_DIGITS, DEFAULT_SCALE, shows_scale=False)
+"""A `numeric` without precision and scale, which are then each value's own."""
+
+
 def array_of(element: Type) -> Type:
     """An array."""
     return Type("array", element=element)

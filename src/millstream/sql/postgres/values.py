@@ -6,9 +6,10 @@ wrote enters a fragment only as a number, through `text_literal` or through `quo
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
-from millstream.sql.postgres.types import BIGINT, INTEGER, INTERVAL, UNKNOWN, Type, numeric
+from millstream.sql.postgres.types import BIGINT, INTEGER, INTERVAL, MAX_DIGITS, UNKNOWN, Type, numeric
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +85,55 @@ def unknown_literal(text: str) -> Value:
 
 def number_literal(text: str) -> Value | None:
     """A number: integer, bigint or numeric, by its size; None where Spark's DECIMAL cannot hold it."""
+    number = _digits(text)
+    if number is None:
+        return None
+    whole, fraction = number
+    if text.isdigit():
+        value = int(whole or "0")
+        if value < 2**31:
+            return Value(str(value), INTEGER, constant=value)
+        if value < 2**63:
+            return Value(f"CAST({value} AS BIGINT)", BIGINT, constant=value)
+    if len(whole) + len(fraction) > MAX_DIGITS:
+        return None
+    type_ = numeric(max(1, len(whole) + len(fraction)), len(fraction))
+    if fraction:
+        return Value(f"{whole or '0'}.{fraction}", type_)
+    return Value(f"CAST('{whole or '0'}' AS {type_.spark})", type_)
+
+
+def numeric_literal(text: str) -> Value | None:
+    """A quoted number as a numeric of just the digits it has; None where it is none, or Spark's DECIMAL is too small.
+
+    >>> numeric_literal(" -12.50 ").sql, numeric_literal("1e3").sql, numeric_literal("NaN")
+    ("CAST('-12.50' AS DECIMAL(4, 2))", "CAST('1000' AS DECIMAL(4, 0))", None)
+    """
+    found = re.fullmatch(r"\s*([+-]?)((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*", text, re.IGNORECASE | re.ASCII)
+    number = _digits(found.group(2)) if found else None
+    if found is None or number is None or len(number[0]) + len(number[1]) > MAX_DIGITS:
+        return None
+    whole, fraction = number
+    type_ = numeric(max(1, len(whole) + len(fraction)), len(fraction))
+    sign = found.group(1).replace("+", "")
+    shown = f"{sign}{whole or '0'}{'.' if fraction else ''}{fraction}"
+    return Value(cast(text_literal(shown), type_), type_)
+
+
+def _digits(text: str) -> tuple[str, str] | None:
+    """A number's digits before the point and behind it; None where there are far too many."""
     mantissa, _, exponent = text.lower().partition("e")
     whole, _, fraction = mantissa.partition(".")
     if exponent:
         shift = int(exponent)
-        if abs(shift) > 2 * 38:
+        if abs(shift) > 2 * MAX_DIGITS:
             return None
         digits = whole + fraction
         point = len(whole) + shift
         digits = digits.rjust(len(digits) + max(0, -point), "0").ljust(max(point, 0), "0")
         point = max(point, 0)
         whole, fraction = digits[:point], digits[point:]
-    whole = whole.lstrip("0")
-    if "." not in text and not exponent:
-        value = int(whole or "0")
-        if value < 2**31:
-            return Value(str(value), INTEGER, constant=value)
-        if value < 2**63:
-            return Value(f"CAST({value} AS BIGINT)", BIGINT, constant=value)
-    if len(whole) + len(fraction) > 38:
-        return None
-    type_ = numeric(max(1, len(whole) + len(fraction)), len(fraction))
-    if fraction:
-        return Value(f"{whole or '0'}.{fraction}", type_)
-    return Value(f"CAST('{whole or '0'}' AS {type_.spark})", type_)
+    return whole.lstrip("0"), fraction
 
 
 def interval(months: str = "0", days: str = "0", micros: str = "0") -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.sql.postgres import types as t
-from millstream.sql.postgres.casts import coerce, convert, unify
+from millstream.sql.postgres.casts import beside, coerce, convert, unify
 from millstream.sql.postgres.functions.registry import function, simple
 from millstream.sql.postgres.functions.strings import shown
 from millstream.sql.postgres.refusals import RefusalError
@@ -20,8 +20,12 @@ def element(array: Value) -> Type:
     return array.type.element
 
 
-def _item(array: Value, value: Value) -> str:
-    return coerce(value, element(array)).sql
+def _with_items(array: Value, *values: Value) -> tuple[Value, list[str]]:
+    """An array and values that are to be its elements or compared with them, of one type."""
+    (_, *items), type_ = unify([Value(ITEM, element(array)), *values])
+    if type_.spark != element(array).spark:
+        array = convert(array, array_of(type_))
+    return array.of(array_of(type_)), [i.sql for i in items]
 
 
 @function("array_length array_upper", "array integer!")
@@ -52,14 +56,14 @@ def slice_of(array: Value, first: Value, last: Value) -> Value:
 
 @function("array_append", "array any")
 def _append(array: Value, value: Value) -> Value:
-    one = f"ARRAY({_item(array, value)})"
-    return Value(f"CONCAT(COALESCE({array.sql}, {cast('ARRAY()', array.type)}), {one})", array.type)
+    array, (item,) = _with_items(array, value)
+    return Value(f"CONCAT(COALESCE({array.sql}, {cast('ARRAY()', array.type)}), ARRAY({item}))", array.type)
 
 
 @function("array_prepend", "any array")
 def _prepend(value: Value, array: Value) -> Value:
-    one = f"ARRAY({_item(array, value)})"
-    return Value(f"CONCAT({one}, COALESCE({array.sql}, {cast('ARRAY()', array.type)}))", array.type)
+    array, (item,) = _with_items(array, value)
+    return Value(f"CONCAT(ARRAY({item}), COALESCE({array.sql}, {cast('ARRAY()', array.type)}))", array.type)
 
 
 @function("array_cat", "array array")
@@ -72,19 +76,20 @@ def concatenate(one: Value, two: Value) -> Value:
 
 @function("array_position", "array any")
 def _position(array: Value, value: Value) -> Value:
-    item = _item(array, value)
+    array, (item,) = _with_items(array, value)
     places = f"FILTER(SEQUENCE(1, CARDINALITY({array.sql})), {PLACE} -> GET({array.sql}, {PLACE} - 1) <=> {item})"
     return Value(f"CASE WHEN CARDINALITY({array.sql}) > 0 THEN GET({places}, 0) END", t.INTEGER)
 
 
 @function("array_remove", "array any")
 def _remove(array: Value, value: Value) -> Value:
-    return Value(f"FILTER({array.sql}, {ITEM} -> NOT ({ITEM} <=> {_item(array, value)}))", array.type)
+    array, (item,) = _with_items(array, value)
+    return Value(f"FILTER({array.sql}, {ITEM} -> NOT ({ITEM} <=> {item}))", array.type)
 
 
 @function("array_replace", "array any any")
 def _replace(array: Value, old: Value, new: Value) -> Value:
-    a, b = _item(array, old), _item(array, new)
+    array, (a, b) = _with_items(array, old, new)
     return Value(f"TRANSFORM({array.sql}, {ITEM} -> CASE WHEN {ITEM} <=> {a} THEN {b} ELSE {ITEM} END)", array.type)
 
 
@@ -123,8 +128,10 @@ def constructor(values: list[Value]) -> Value:
 
 def quantified(operator: str, left: Value, array: Value, *, every: bool) -> Value:
     """`x op ANY(array)` and `x op ALL(array)`, with SQL's unknown."""
+    array = beside(array, array_of(left.type))
     if array.type.name == "unknown":
         array = convert(array, array_of(left.type))
+    left = beside(left, element(array))
     type_ = t.common([left.type, element(array)])
     if type_ is None:
         raise RefusalError(f"{left.type} {operator} {element(array)}", "cast one of them")

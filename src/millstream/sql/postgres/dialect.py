@@ -57,6 +57,20 @@ class _Postgres(Postgres):
             TokenType.DARROW: lambda _, this, path: exp.JSONExtractScalar(this=this, expression=path),
         }
 
+        def _parse_type(self, parse_interval: bool = True, fallback_to_identifier: bool = False) -> exp.Expr | None:
+            """`type 'literal'` is a literal: what follows, `::` or a subscript, is of its value.
+
+            sqlglot's own reader gives the `::` to the string, and the type to what comes of that.
+            """
+            start = self._index
+            if self._curr and self._curr.token_type is not TokenType.INTERVAL:
+                type_ = self._parse_types(check_func=True, allow_identifiers=False)
+                if isinstance(type_, exp.DataType) and self._match(TokenType.STRING, advance=False):
+                    literal = self._parse_primary()
+                    return self._parse_column_ops(self.expression(exp.Cast(this=literal, to=type_)))
+                self._retreat(start)
+            return super()._parse_type(parse_interval, fallback_to_identifier)
+
         def _parse_interval(
             self, require_interval: bool = True, parse_function_unit: bool = True
         ) -> exp.Add | exp.Interval | None:

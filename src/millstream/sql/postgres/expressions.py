@@ -16,6 +16,7 @@ from millstream.sql.postgres import aggregates, comparisons
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.arithmetic import binary, negate
 from millstream.sql.postgres.casts import as_text, coerce, convert, shorten, type_named, unify
+from millstream.sql.postgres.conditionals import CONDITIONALS
 from millstream.sql.postgres.constants import parse_interval
 from millstream.sql.postgres.functions import arrays, call
 from millstream.sql.postgres.functions import json as json_functions
@@ -294,8 +295,8 @@ class Expressions:
         if name == "grouping":
             return self._grouping(node)
         args = [self.translate(a) for a in node.expressions]
-        if name in _SPECIAL:
-            return _SPECIAL[name](args)
+        if name in CONDITIONALS:
+            return CONDITIONALS[name](args)
         if name in json_functions.BUILDERS:
             return json_functions.BUILDERS[name](args)
         return call(name, args)
@@ -442,37 +443,6 @@ def _named(node: exp.Expr) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _coalesce(args: list[Value]) -> Value:
-    values, type_ = unify(args)
-    return Value(f"COALESCE({', '.join(v.sql for v in values)})", type_)
-
-
-def _nullif(args: list[Value]) -> Value:
-    if len(args) != 2:
-        raise RefusalError("nullif of other than two values")
-    test = comparisons.compare("=", args[0], args[1])
-    kept = args[0] if args[0].type.name != "unknown" else convert(args[0], t.TEXT)
-    return Value(f"CASE WHEN {test.sql} THEN NULL ELSE {kept.sql} END", kept.type)
-
-
-def _extreme(name: str) -> Callable[[list[Value]], Value]:
-    def rule(args: list[Value]) -> Value:
-        values, type_ = unify(args)
-        if type_.is_json or type_.element is not None or type_.fields:
-            raise RefusalError(f"{name} of {type_}")
-        if len(values) == 1:
-            return values[0]
-        return Value(f"{name}({', '.join(v.sql for v in values)})", type_)
-
-    return rule
-
-
-_SPECIAL: dict[str, Callable[[list[Value]], Value]] = {
-    "coalesce": _coalesce,
-    "nullif": _nullif,
-    "greatest": _extreme("GREATEST"),
-    "least": _extreme("LEAST"),
-}
 _ARITHMETIC: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
 _CURRENT: dict[type[exp.Expr], tuple[str, t.Type]] = {
     exp.CurrentDate: ("CURRENT_DATE()", t.DATE),

@@ -1,0 +1,60 @@
+"""COALESCE, NULLIF, GREATEST and LEAST: calls that are no functions, because they give all their values one type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millstream.sql.postgres import types as t
+from millstream.sql.postgres.casts import beside, coerce, convert, unify
+from millstream.sql.postgres.comparisons import compare
+from millstream.sql.postgres.refusals import RefusalError
+from millstream.sql.postgres.types import as_numeric
+from millstream.sql.postgres.values import Value
+
+
+def _coalesce(args: list[Value]) -> Value:
+    values, type_ = unify(args)
+    return Value(f"COALESCE({', '.join(v.sql for v in values)})", type_)
+
+
+def _nullif(args: list[Value]) -> Value:
+    if len(args) != 2:
+        raise RefusalError("nullif of other than two values")
+    left, right = args
+    if left.items or right.items or t.INTERVAL in (left.type, right.type):
+        raise RefusalError("NULLIF of rows or intervals", "compare with = in a CASE, or EXTRACT(EPOCH FROM ...) first")
+    test = compare("=", left, right)
+    kept = _as_operand(left, right.type)
+    return Value(f"CASE WHEN {test.sql} THEN NULL ELSE {kept.sql} END", kept.type)
+
+
+def _as_operand(left: Value, right: t.Type) -> Value:
+    """What the operator `=` has on its left side: there is one for all integers, and for real and double precision."""
+    if left.type.name == "unknown":
+        read = beside(left, right)
+        return coerce(read, right if right.name != "unknown" else t.TEXT) if read.type.name == "unknown" else read
+    if right.is_float and not left.type.is_float and left.type.is_number:
+        return convert(left, t.DOUBLE)
+    if left.type.is_integer and right.name == "numeric":
+        return convert(left, as_numeric(left.type))
+    return left
+
+
+def _extreme(name: str) -> Callable[[list[Value]], Value]:
+    def rule(args: list[Value]) -> Value:
+        values, type_ = unify(args)
+        if type_.is_json or type_.element is not None or type_.fields:
+            raise RefusalError(f"{name} of {type_}")
+        if len(values) == 1:
+            return values[0]
+        return Value(f"{name}({', '.join(v.sql for v in values)})", type_)
+
+    return rule
+
+
+CONDITIONALS: dict[str, Callable[[list[Value]], Value]] = {
+    "coalesce": _coalesce,
+    "nullif": _nullif,
+    "greatest": _extreme("GREATEST"),
+    "least": _extreme("LEAST"),
+}

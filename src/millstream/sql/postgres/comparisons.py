@@ -179,8 +179,8 @@ def _like(self: Expressions, node: exp.Binary, escape: str = "\\") -> Value:
         operand, every = found
         if isinstance(operand, exp.Query):
             raise RefusalError(f"{word} ANY (SELECT ...)", "use EXISTS")
-        test = quantified(word, text, self.translate(operand), every=every).sql
-        return _maybe_not(node, test)
+        operator = f"NOT {word}" if node.args.get("negate") else word  # of each pattern, not of the whole test
+        return quantified(operator, text, self.translate(operand), every=every)
     pattern = coerce(self.translate(node.expression), t.TEXT)
     if isinstance(pattern.constant, str):
         return _maybe_not(node, f"({text.sql} {word} {text_literal(_like_pattern(pattern.constant, escape))})")

@@ -127,7 +127,7 @@ def spark_type(column: psycopg.Column) -> str:
     if name.endswith("[]"):
         return f"array<{SPARK_TYPES.get(name[:-2], 'decimal(38,18)')}>"
     if name == "numeric":
-        return f"decimal({column.precision},{column.scale})" if column.precision else "decimal"
+        return f"decimal({column.precision},{column.scale})" if column.precision else "decimal(38,18)"
     return SPARK_TYPES.get(name, name)
 
 

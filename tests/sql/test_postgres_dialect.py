@@ -27,6 +27,7 @@ COLUMNS = {
     "k": "int",
     "b": "bigint",
     "n": "decimal(10,2)",
+    "u": "decimal(38,18)",
     "f": "double",
     "s": "string",
     "ok": "boolean",

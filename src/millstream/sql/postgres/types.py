@@ -145,7 +145,9 @@ def from_spark(text: str) -> Type | None:
     if text in _FROM_SPARK:
         return _FROM_SPARK[text]
     if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
-        return numeric(int(found.group(1)), int(found.group(2)))
+        digits, scale = int(found.group(1)), int(found.group(2))
+        # a `numeric` without precision comes with all of DECIMAL's digits, and with zeros behind those of its own
+        return numeric(digits, scale, shows_scale=digits < MAX_DIGITS)
     if re.fullmatch(r"varchar\(\d+\)", text):
         return TEXT
     if text.startswith("array<"):

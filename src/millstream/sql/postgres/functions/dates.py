@@ -117,6 +117,9 @@ def extract(field: str, x: Value) -> Value:
         return _of_interval(word, x.interval)
     if not x.type.is_time:
         raise RefusalError(f"EXTRACT from {x.type}", "cast it to date or timestamp")
+    if word == "epoch" and x.type == t.DATE:
+        days = f"CAST(DATEDIFF({x.sql}, CAST('1970-01-01' AS DATE)) AS BIGINT)"
+        return Value(cast(f"({days} * 86400)", numeric(20, 0)), numeric(20, 0))
     if word == "epoch":
         micros = micros_of(on_the_clock(x) if x.type != t.TIMESTAMPTZ else x.sql, _clock_type(x.type))
         type_ = numeric(20, 6)

@@ -123,9 +123,9 @@ class World:
 
 def spark_type(column: psycopg.Column) -> str:
     """Spark's type for PostgreSQL's; a numeric of any size."""
-    name = column.type_display.split("(")[0]
-    if name.endswith("[]"):
-        return f"array<{SPARK_TYPES.get(name[:-2], 'decimal(38,18)')}>"
+    name = column.type_display.split("(")[0].removesuffix("[]")
+    if column.type_display.endswith("[]"):
+        return f"array<{SPARK_TYPES.get(name, 'decimal(38,18)')}>"
     if name == "numeric":
         return f"decimal({column.precision},{column.scale})" if column.precision else "decimal(38,18)"
     return SPARK_TYPES.get(name, name)

@@ -27,7 +27,10 @@ def type_named(node: exp.DataType) -> Type:
     sizes = [int(p.name) for p in node.expressions if isinstance(p, exp.DataTypeParam) and p.name.isdigit()]
     kind = node.this
     if kind is exp.DType.ARRAY and len(node.expressions) == 1:
-        return t.array_of(type_named(node.expressions[0]))
+        inner = node.expressions[0]
+        if inner.this is exp.DType.VARCHAR and inner.expressions:
+            raise RefusalError(f"the type {node.sql(dialect='postgres')}", "cast it to text[], and cut its elements")
+        return t.array_of(type_named(inner))
     if kind is exp.DType.DECIMAL:
         if not sizes:
             return t.UNBOUNDED
@@ -109,7 +112,7 @@ def coerce(value: Value, target: Type) -> Value:
 
 
 def unify(values: list[Value]) -> tuple[list[Value], Type]:
-    """Values of one type, as CASE, COALESCE, ARRAY[...] and comparisons need them."""
+    """Values of one type, as CASE, COALESCE and ARRAY[...] need them."""
     target = t.common([v.type for v in values])
     if target is not None:
         values = [beside(v, target) for v in values]
@@ -120,6 +123,14 @@ def unify(values: list[Value]) -> tuple[list[Value], Type]:
     if target.name == "interval":
         raise RefusalError("an interval in this place", "use EXTRACT(EPOCH FROM ...) to get a number")
     return [coerce(v, target) for v in values], target
+
+
+def compared(left: Value, right: Value) -> tuple[list[Value], Type]:
+    """Both sides of a comparison in one type: there, a real meets other numbers in double precision."""
+    kinds = {left.type, right.type}
+    if t.REAL in kinds and len(kinds) > 1 and all(k.is_number for k in kinds):
+        return [coerce(v, t.DOUBLE) for v in (left, right)], t.DOUBLE
+    return unify([left, right])
 
 
 def beside(value: Value, other: Type) -> Value:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from millstream.sql.postgres import types as t
-from millstream.sql.postgres.casts import coerce, unify
+from millstream.sql.postgres.casts import coerce, compared, unify
 from millstream.sql.postgres.functions import json as json_functions
 from millstream.sql.postgres.functions.arrays import quantified
 from millstream.sql.postgres.patterns import similar_to_java, to_java
@@ -42,7 +42,7 @@ def compare(operator: str, left: Value, right: Value) -> Value:
         return Value(f"({one.span} {operator} {two.span})", t.BOOLEAN)
     if left.type.is_integer and right.type.is_integer:  # both compare these by value
         return Value(f"({left.sql} {operator} {right.sql})", t.BOOLEAN)
-    (a, b), type_ = unify([left, right])
+    (a, b), type_ = compared(left, right)
     if type_.is_json or type_.name == "record" or type_.name not in t.KNOWN:
         raise RefusalError(f"a comparison of {type_}", "compare with ->> and a cast" if type_.is_json else None)
     if type_.element is not None and operator not in {"=", "<>"}:
@@ -81,7 +81,7 @@ def _distinct(self: Expressions, node: exp.Binary) -> Value:
     left, right = self.translate(node.this), self.translate(node.expression)
     if left.items or right.items or t.INTERVAL in (left.type, right.type):
         raise RefusalError("IS DISTINCT FROM of rows or intervals")
-    (a, b), type_ = unify([left, right])
+    (a, b), type_ = compared(left, right)
     if type_.is_json:
         raise RefusalError(f"a comparison of {type_}", "compare with ->> and a cast")
     same = f"({a.sql} <=> {b.sql})"
@@ -106,12 +106,34 @@ def _in(self: Expressions, node: exp.In) -> Value:
     if query is not None:
         return _maybe_not(node, _in_value(self, left, query.unnest() if isinstance(query, exp.Subquery) else query))
     values = [self.translate(e) for e in node.expressions]
-    if left.items or t.INTERVAL in [v.type for v in (left, *values)]:
-        return _maybe_not(node, f"({' OR '.join(compare('=', left, v).sql for v in values)})")
+    types = {v.type for v in (left, *values)}
+    if left.items or t.INTERVAL in types:
+        return _maybe_not(node, _any_equal(left, values))
+    if t.REAL in types and len(types) > 1:
+        return _maybe_not(node, _among_reals(left, list(zip(node.expressions, values, strict=True))))
     items, type_ = unify([left, *values])
     if type_.is_json:
         raise RefusalError(f"a comparison of {type_}", "compare with ->> and a cast")
     return _maybe_not(node, f"({items[0].sql} IN ({', '.join(v.sql for v in items[1:])}))")
+
+
+def _any_equal(left: Value, values: list[Value]) -> str:
+    return f"({' OR '.join(compare('=', left, v).sql for v in values)})"
+
+
+def _among_reals(left: Value, values: list[tuple[exp.Expr, Value]]) -> str:
+    """Several constants are an array of the type they have in common with the left side; others stand for themselves.
+
+    So a real is IN (0.1, 0.2), where it can be neither = 0.1 nor = 0.2.
+    """
+    constants = [v for node, v in values if node.find(exp.Column, exp.Query) is None]
+    if len(constants) < 2:
+        return _any_equal(left, [v for _, v in values])
+    others = [v for node, v in values if node.find(exp.Column, exp.Query) is not None]
+    (_, *items), type_ = unify([left, *constants])
+    (one, _), common = compared(left, Value("", type_))
+    found = f"({one.sql} IN ({', '.join(coerce(i, common).sql for i in items)}))"
+    return f"({found} OR {_any_equal(left, others)})" if others else found
 
 
 def _in_query(self: Expressions, left: Value, query: exp.Expr, negated: bool = False) -> str:
@@ -121,7 +143,7 @@ def _in_query(self: Expressions, left: Value, query: exp.Expr, negated: bool = F
         raise wrong(f"IN compares {len(operands)} with {len(columns)} columns", query, self.queries.sql)
     lefts, casts = [], []
     for i, (operand, column) in enumerate(zip(operands, columns, strict=True)):
-        (a, b), type_ = unify([operand, Value(f"__ms_c{i}", column.type)])
+        (a, b), type_ = compared(operand, Value(f"__ms_c{i}", column.type))
         if type_.is_json:
             raise RefusalError(f"a comparison of {type_}", "compare with ->> and a cast")
         lefts.append(a.sql)

@@ -49,6 +49,13 @@ class _Postgres(Postgres):
         NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: PostgresParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE")
         }
+        # these bind less than + and -: ~ i + 1 is ~ (i + 1)
+        UNARY_PARSERS: ClassVar[dict[TokenType, Any]] = {
+            **PostgresParser.UNARY_PARSERS,
+            TokenType.RLIKE: lambda self: self.expression(exp.BitwiseNot(this=self._parse_term())),
+            TokenType.PIPE_SLASH: lambda self: self.expression(exp.Sqrt(this=self._parse_term())),
+            TokenType.DPIPE_SLASH: lambda self: self.expression(exp.Cbrt(this=self._parse_term())),
+        }
         # `f(j -> 'a')` is an arrow of json's, no lambda; `name => value` names an argument
         LAMBDAS: ClassVar[dict[TokenType, Any]] = {TokenType.FARROW: PostgresParser.LAMBDAS[TokenType.FARROW]}
         JSON_OPERATORS: ClassVar[dict[TokenType, Any]] = {

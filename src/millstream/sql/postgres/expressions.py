@@ -12,10 +12,10 @@ from sqlglot import exp
 
 from millstream.errors import Code
 from millstream.naming import quote
-from millstream.sql.postgres import aggregates, comparisons
+from millstream.sql.postgres import aggregates, comparisons, operators
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.arithmetic import binary, negate
-from millstream.sql.postgres.casts import as_text, coerce, convert, shorten, type_named, unify
+from millstream.sql.postgres.casts import coerce, convert, shorten, type_named, unify
 from millstream.sql.postgres.conditionals import CONDITIONALS
 from millstream.sql.postgres.constants import parse_interval
 from millstream.sql.postgres.functions import arrays, call
@@ -177,43 +177,6 @@ class Expressions:
         """`^`."""
         left, right = self.translate(node.this), self.translate(node.expression)
         return power(left, right)
-
-    def concatenation(self, node: exp.DPipe) -> Value:
-        """`||`: of arrays if one side is one, else of texts; NULL with a NULL text."""
-        left, right = self.translate(node.this), self.translate(node.expression)
-        if left.type.is_json or right.type.is_json:
-            raise RefusalError("|| of json", "build the object with jsonb_build_object")
-        if left.type.element is not None and right.type.element is not None:
-            return arrays.concatenate(left, right)
-        if left.type.element is not None and not isinstance(right.constant, str):
-            return call("array_append", [left, right])
-        if right.type.element is not None and not isinstance(left.constant, str):
-            return call("array_prepend", [left, right])
-        if left.type.element is not None or right.type.element is not None:
-            return arrays.concatenate(left, right)
-        texts = {"text", "unknown"}
-        if left.type.name not in texts and right.type.name not in texts:
-            raise RefusalError(f"{left.type} || {right.type}", "cast one side to text")
-        return Value(f"CONCAT({as_text(left).sql}, {as_text(right).sql})", t.TEXT)
-
-    def bits(self, node: exp.Binary) -> Value:
-        """`& | #`, and shifts."""
-        left, right = self.translate(node.this), self.translate(node.expression)
-        if not left.type.is_integer or not right.type.is_integer:
-            raise RefusalError(f"bits of {left.type} and {right.type}")
-        if isinstance(node, exp.BitwiseLeftShift | exp.BitwiseRightShift):
-            name = "SHIFTLEFT" if isinstance(node, exp.BitwiseLeftShift) else "SHIFTRIGHT"
-            return Value(f"{name}({left.sql}, {coerce(right, t.INTEGER).sql})", left.type)
-        (a, b), type_ = unify([left, right])
-        sign = {exp.BitwiseAnd: "&", exp.BitwiseOr: "|", exp.BitwiseXor: "^"}[type(node)]
-        return Value(f"({a.sql} {sign} {b.sql})", type_)
-
-    def bit_not(self, node: exp.BitwiseNot) -> Value:
-        """`~ x`."""
-        value = self.translate(node.this)
-        if not value.type.is_integer:
-            raise RefusalError(f"~ {value.type}")
-        return Value(f"(~ {value.sql})", value.type)
 
     def negation(self, node: exp.Neg) -> Value:
         """`- x`."""
@@ -465,8 +428,8 @@ _RULES: dict[type[exp.Expr], tuple[Callable[..., Value], set[str]]] = {
     exp.Boolean: (lambda _, n: Value("TRUE" if n.this else "FALSE", t.BOOLEAN), {"this"}),
     exp.Interval: (Expressions.interval, {"this", "unit"}),
     exp.Pow: (Expressions.power, _TWO),
-    exp.DPipe: (Expressions.concatenation, {*_TWO, "safe"}),
-    exp.BitwiseNot: (Expressions.bit_not, {"this"}),
+    exp.DPipe: (operators.concatenation, {*_TWO, "safe"}),
+    exp.BitwiseNot: (operators.complement, {"this"}),
     exp.Neg: (Expressions.negation, {"this"}),
     exp.And: (Expressions.logic, _TWO),
     exp.Or: (Expressions.logic, _TWO),
@@ -513,7 +476,7 @@ _RULES: dict[type[exp.Expr], tuple[Callable[..., Value], set[str]]] = {
     **{kind: (Expressions.current, {"this"}) for kind in _CURRENT},
     **dict.fromkeys(
         (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseLeftShift, exp.BitwiseRightShift),
-        (Expressions.bits, _TWO),
+        (operators.bits, _TWO),
     ),
     **{kind: (comparisons.rule_of(kind), known) for kind, known in comparisons.KINDS.items()},
 }

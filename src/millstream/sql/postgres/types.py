@@ -172,7 +172,7 @@ def _fields(text: str) -> list[tuple[str, str]]:
 
 
 def common(types: list[Type]) -> Type | None:
-    """The type that CASE, COALESCE, UNION and comparisons give to values of several types; None if there is none."""
+    """The type that CASE, COALESCE and UNION give to values of several types; None if there is none."""
     known = [t for t in types if t.name != "unknown"]
     if not known:
         return TEXT
@@ -193,7 +193,7 @@ def _common(one: Type, two: Type) -> Type | None:
         return one
     if one.is_number and two.is_number:
         if one.is_float or two.is_float:
-            return REAL if one.name == two.name == "real" else DOUBLE
+            return DOUBLE if DOUBLE in (one, two) else REAL
         if one.is_integer and two.is_integer:
             return max((one, two), key=lambda t: INTEGERS[t.name])
         a, b = as_numeric(one), as_numeric(two)

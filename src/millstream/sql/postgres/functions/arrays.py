@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.sql.postgres import types as t
-from millstream.sql.postgres.casts import beside, coerce, convert, unify
+from millstream.sql.postgres.casts import beside, coerce, compared, convert, unify
 from millstream.sql.postgres.functions.registry import function, simple
 from millstream.sql.postgres.functions.strings import shown
 from millstream.sql.postgres.refusals import RefusalError
@@ -98,8 +98,11 @@ def _to_string(array: Value, separator: Value, null_text: Value | None = None) -
     texts = array.sql
     if element(array) != t.TEXT:
         texts = f"TRANSFORM({array.sql}, {ITEM} -> {shown(Value(ITEM, element(array)))})"
-    more = f", {null_text.sql}" if null_text is not None else ""
-    return Value(f"ARRAY_JOIN({texts}, {separator.sql}{more})", t.TEXT)
+    without = f"ARRAY_JOIN({texts}, {separator.sql})"
+    if null_text is None:
+        return Value(without, t.TEXT)
+    joined = f"ARRAY_JOIN({texts}, {separator.sql}, {null_text.sql})"
+    return Value(joined if isinstance(null_text.constant, str) else f"COALESCE({joined}, {without})", t.TEXT)
 
 
 def overlaps(one: Value, two: Value) -> Value:
@@ -132,10 +135,8 @@ def quantified(operator: str, left: Value, array: Value, *, every: bool) -> Valu
     if array.type.name == "unknown":
         array = convert(array, array_of(left.type))
     left = beside(left, element(array))
-    type_ = t.common([left.type, element(array)])
-    if type_ is None:
-        raise RefusalError(f"{left.type} {operator} {element(array)}", "cast one of them")
-    if array.type != array_of(type_):
+    (left, _), type_ = compared(left, Value(ITEM, element(array)))
+    if element(array).spark != type_.spark:
         array = convert(array, array_of(type_))
-    test = f"{coerce(left, type_).sql} {operator} {ITEM}"
+    test = f"{left.sql} {operator} {ITEM}"
     return Value(f"{'FORALL' if every else 'EXISTS'}({array.sql}, {ITEM} -> {test})", t.BOOLEAN)

@@ -12,7 +12,6 @@ from millstream.sql.postgres.values import Value, cast
 simple(
     t.DOUBLE,
     "double",
-    exp="EXP({0})",
     cbrt="CBRT({0})",
     degrees="DEGREES({0})",
     radians="RADIANS({0})",
@@ -128,6 +127,11 @@ def _sqrt(x: Value) -> Value:
     return Value(checked_domain(d, f"{d.sql} >= 0", f"SQRT({d.sql})", "the square root of a negative number"), t.DOUBLE)
 
 
+@function("exp", "number")
+def _exp(x: Value) -> Value:
+    return Value(f"EXP({_as_double('exp', x).sql})", t.DOUBLE)
+
+
 @function("ln", "number")
 def _ln(x: Value) -> Value:
     d = _as_double("ln", x)
@@ -137,9 +141,7 @@ def _ln(x: Value) -> Value:
 @function("log log10", "number")
 def _log(x: Value) -> Value:
     d = _as_double("log", x)
-    return Value(
-        checked_domain(d, f"{d.sql} > 0", f"LOG(10, {d.sql})", "the logarithm of a number below zero"), t.DOUBLE
-    )
+    return Value(checked_domain(d, f"{d.sql} > 0", f"LOG10({d.sql})", "the logarithm of a number below zero"), t.DOUBLE)
 
 
 @function("power pow", "number number")

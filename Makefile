@@ -30,7 +30,7 @@ test-long: setup ## Run the tests that take more than half a minute each
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 test-fast: setup ## Run the tests that need no JVM and no PostgreSQL
-	@$(BIN)/python -m pytest -m "not spark and not postgres and not long" $(ARGS)
+	@$(BIN)/python -m pytest -m "not spark and not postgres and not long" -n 2 $(ARGS)
 
 lint: setup ## Check style, format, layers and module sizes
 	@$(BIN)/ruff check .

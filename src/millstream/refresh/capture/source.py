@@ -8,15 +8,23 @@ from dataclasses import dataclass, replace
 from millstream.catalog import Catalog
 from millstream.catalog.attached import LEFT, AttachedDatabase, Capture, CaptureMode
 from millstream.errors import Code, MillstreamError
-from millstream.refresh.capture.record import BUFFER, RESYNC, buffer_settings, columns_of, with_buffer
+from millstream.refresh.capture.record import (
+    BUFFER,
+    RESYNC,
+    buffer_settings,
+    columns_of,
+    is_kept,
+    is_whole,
+    with_buffer,
+)
 from millstream.refresh.capture.switch import HINDERED, INSTALLED, TRANSITION, with_details
-from millstream.refresh.capture.ways import WAL, captured_tables, slot_in
+from millstream.refresh.capture.ways import WAL, captured_tables, slot_in, without_published
 from millstream.sources.postgres.buffers import install, remove, widen
 from millstream.sources.postgres.connection import Connection
-from millstream.sources.postgres.fitness import refuse, wal_tables
+from millstream.sources.postgres.fitness import refuse, wal_tables, within
 from millstream.sources.postgres.installed import BufferSettings
-from millstream.sources.postgres.publication import drop_publication, ensure_published, unpublish
-from millstream.sources.postgres.relations import Relation
+from millstream.sources.postgres.publication import drop_publication, ensure_published, nested, unpublish
+from millstream.sources.postgres.relations import Relation, read_relations
 from millstream.sources.postgres.slot import Slot, slot_of, slot_state
 from millstream.sources.postgres.slot_creation import current_snapshot
 from millstream.sources.postgres.transition import forget
@@ -86,11 +94,7 @@ class Source:
         if self.database.mode is CaptureMode.TRIGGER:
             return self.database
         unpublish(self.connection, self._slot.publication, capture.oid, settings)
-        way = self.database.details.get(WAL)
-        if way is None:
-            return self.database
-        published = {id_: state for id_, state in way["published"].items() if id_ != capture.id}
-        return with_details(self.database, {WAL: {**way, "published": published}})
+        return without_published(self.database, [capture.id]) if WAL in self.database.details else self.database
 
     def leave_wal(self) -> AttachedDatabase:
         """Drop the slot and the publication that no captured table needs; the next capture begins with triggers.
@@ -142,14 +146,20 @@ class Source:
     def _published(self, capture: Capture, relation: Relation) -> dict[str, str] | None:
         """How the publication publishes a table, if it can be made to; else a later tick goes back to triggers.
 
-        A table of which the WAL does not tell enough is not published: its own UPDATE and DELETE would fail.
+        A table of which the WAL does not tell enough is not published: its own UPDATE and DELETE would fail. Nor is one
+        that would take the changes of a captured partition for its own, or whose changes another one has.
         """
-        _, obstacles = wal_tables(self.connection, [(capture.id, relation, columns_of(capture))])
+        _, unfit = wal_tables(self.connection, [(capture.id, relation, columns_of(capture))])
+        publication, obstacles = slot_in(self.database).publication, list(unfit)
+        captures = self.catalog.captures(self.database.name)
+        oids = {relation.oid, *(c.oid for c in captures if c.id != capture.id and is_kept(c) and not is_whole(c))}
+        inside = nested(self.connection, publication, sorted(oids))
+        relations = read_relations(self.connection, list(inside))
+        obstacles += [within(r.qualified, inside[r.oid]) for r in relations.values()]
         try:
             if obstacles:
                 raise refuse(obstacles)
             names = [name for name, _, _ in capture.columns]
-            publication = slot_in(self.database).publication
             found = ensure_published(self.connection, publication, [(relation, names)], self._settings)
         except MillstreamError as error:
             if error.code not in (Code.PRIVILEGE_MISSING, Code.DATABASE_UNFIT) or self.database.cdc == "wal":

@@ -37,7 +37,15 @@ from millstream.refresh.capture.record import (
 from millstream.refresh.capture.source import Source
 from millstream.refresh.capture.switch import HINDERED, INSTALLED, Switch, with_details, with_loss
 from millstream.refresh.capture.verdicts import Answer, Verdict, judge, judge_closely, recorded
-from millstream.refresh.capture.ways import WAL, Reading, RereadError, read_buffers, read_slot, slot_in
+from millstream.refresh.capture.ways import (
+    WAL,
+    Reading,
+    RereadError,
+    read_buffers,
+    read_slot,
+    slot_in,
+    without_published,
+)
 from millstream.settings import Settings
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import Connection, Identity
@@ -177,10 +185,10 @@ class Tick:
             self.captures[capture.id] = replace(capture, details=details)
 
     def _publish(self) -> None:
-        """Captures that were begun by triggers while the database was moved to its WAL."""
+        """Captures that the WAL did not give: begun by triggers meanwhile, or once published as a part of another."""
         for capture in self._followed():
-            if capture.id not in self.database.details[WAL]["published"] and BUFFER in capture.details:
-                verdict = Verdict(Answer.REINSTALL, "its database was moved to its WAL meanwhile")
+            if capture.id not in self.database.details[WAL]["published"]:
+                verdict = Verdict(Answer.REINSTALL, "the WAL did not give its changes")
                 self._reinstall(capture.id, verdict)
                 self.again[capture.id] = verdict.reason
 
@@ -395,6 +403,8 @@ class Tick:
             last_tick=tick_id,
             open_tick=None,
         )
+        if reading.unpublished:
+            database = without_published(database, reading.unpublished)
         if views := readers.views(cut.connection, self.database):
             database = with_details(database, {VIEWS: views})
         is_seen = database.details.get(VIEWS) != self.database.details.get(VIEWS)

@@ -43,6 +43,7 @@ class Reading:
         is_whole: whether that is the cut's snapshot, or only a piece of the way to it.
         hindrance: why changes should be read by triggers again.
         ahead: captures that are past that position, and were not read.
+        unpublished: captures whose changes the slot has not, or not as theirs, until they are published anew.
     """
 
     windows: Mapping[str, Window | KeyedWindow]
@@ -50,6 +51,7 @@ class Reading:
     is_whole: bool = True
     hindrance: str | None = None
     ahead: Collection[str] = ()
+    unpublished: Collection[str] = ()
 
 
 def position_of(database: AttachedDatabase, capture: Capture) -> Position:
@@ -120,7 +122,7 @@ def read_slot(
     check_published(slot, published, replace(found, published=_only(found.published, read_now)))
     is_hindered = next_step(database.cdc, "WAL", found) is Step.BACK
     hindrance = "; ".join(str(o) for o in found.obstacles) or "triggers are wanted" if is_hindered else None
-    tables = {table.id: table for table in found.tables if table.id in read_now}
+    tables = {table.id: table for table in found.tables if table.id in read_now - found.unread}
     if unreadable := {c.id: "it cannot be read from the WAL" for c in captures if c.id not in tables}:
         raise RereadError(unreadable)
     assert database.position is not None
@@ -147,11 +149,19 @@ def read_slot(
             raise RereadError(batch.altered)
         windows |= batch.windows
         reached = batch.position if begun == old else reached
-    return Reading(windows, reached.dump(), str(reached.snapshot) == cut.position, hindrance, ahead)
+    is_whole = str(reached.snapshot) == cut.position
+    return Reading(windows, reached.dump(), is_whole, hindrance, ahead, found.unread.intersection(published))
 
 
 def _only(items: Mapping[str, str], keys: Collection[str]) -> dict[str, str]:
     return {key: value for key, value in items.items() if key in keys}
+
+
+def without_published(database: AttachedDatabase, ids: Collection[str]) -> AttachedDatabase:
+    """The database with the record that its WAL does not give the changes of some captures."""
+    way = database.details[WAL]
+    kept = {id_: state for id_, state in way["published"].items() if id_ not in ids}
+    return replace(database, details={**database.details, WAL: {**way, "published": kept}})
 
 
 def slot_in(database: AttachedDatabase) -> Slot:

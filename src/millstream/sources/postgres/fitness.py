@@ -139,6 +139,15 @@ def wal_tables(
     return tuple(tables), tuple(obstacles)
 
 
+def within(table: str, parent: str) -> Obstacle:
+    """A partition whose changes come as those of a table above it, which is published too."""
+    return Obstacle(
+        table,
+        f"the WAL gives its changes as those of {parent}",
+        f"read either {table} or {parent}, not both",
+    )
+
+
 def refuse(obstacles: Sequence[Obstacle]) -> MillstreamError:
     """The error for a database that must be captured by its WAL and cannot be."""
     return MillstreamError(

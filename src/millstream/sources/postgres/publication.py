@@ -55,6 +55,13 @@ _PARTLY = """
 SELECT r.prrelid::bigint, coalesce(to_jsonb(r) ->> 'prattrs', to_jsonb(r) ->> 'prqual') IS NOT NULL
 FROM pg_publication_rel r WHERE r.prpubid = %s AND r.prrelid = ANY(%s)
 """
+_NESTED = """
+SELECT DISTINCT ON (c.oid) c.oid::bigint, concat(n.nspname, '.', t.relname)
+FROM pg_class c CROSS JOIN LATERAL pg_partition_ancestors(c.oid) a
+JOIN pg_class t ON t.oid = a.relid JOIN pg_namespace n ON n.oid = t.relnamespace
+WHERE c.oid = ANY(%(oids)s) AND c.relispartition AND t.oid <> c.oid AND (t.oid = ANY(%(oids)s)
+  OR (n.nspname, t.relname) IN (SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %(name)s))
+"""
 _SCHEMAS = "SELECT pnnspid::bigint, oid::bigint FROM pg_publication_namespace WHERE pnpubid = %s"
 
 
@@ -77,6 +84,14 @@ def read_published(connection: Connection, name: str, wanted: Sequence[tuple[Rel
     schemas = connection.execute(_SCHEMAS, [state["oid"]]).fetchall() if has_schemas else []
     common = repr((sorted(state.items(), key=lambda item: item[0]), sorted(schemas)))
     return Published(missing, {oid: _digest(common, str(members.get(oid))) for oid in oids})
+
+
+def nested(connection: Connection, name: str, oids: Sequence[int]) -> dict[int, str]:
+    """Partitions among some tables whose changes come as those of a table above, by oid; and which one that is.
+
+    They do as soon as that one is published, which it is already, or is to be, being one of the tables too.
+    """
+    return dict(connection.execute(_NESTED, {"oids": list(oids), "name": name}).fetchall())
 
 
 def may_publish(connection: Connection, name: str, relations: Sequence[Relation]) -> bool:

@@ -23,12 +23,13 @@ from typing import Any
 from millstream.errors import MillstreamError
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import Connection
-from millstream.sources.postgres.fitness import Obstacle, WalTable, refuse, server_obstacles, wal_tables
+from millstream.sources.postgres.fitness import Obstacle, WalTable, refuse, server_obstacles, wal_tables, within
 from millstream.sources.postgres.positions import WalPosition
 from millstream.sources.postgres.publication import (
     drop_publication,
     ensure_published,
     may_publish,
+    nested,
     publication_sql,
     read_published,
 )
@@ -57,28 +58,33 @@ class Survey:
         obstacles: what keeps the others, or all; nobody but the database's people can clear them.
         unpublished: what the publication still lacks, and we may add; what we may not is an obstacle.
         published: a fingerprint of what publishes each table, by capture; another one means that changes may be lost.
+        unread: the captures whose changes the publication does not give as theirs, for whatever reason.
     """
 
     tables: tuple[WalTable, ...]
     obstacles: tuple[Obstacle, ...]
     unpublished: tuple[Obstacle, ...]
     published: dict[str, str]
+    unread: frozenset[str] = frozenset()
 
 
 def survey(connection: Connection, slot: Slot, captured: Sequence[Captured]) -> Survey:
     """Look at everything that reading a slot depends on, in the connection's transaction if one is open."""
     tables, unfit = wal_tables(connection, [(c.id, c.relation, c.columns) for c in captured])
     published = read_published(connection, slot.publication, [_wanted(c) for c in captured])
-    missing = [c.relation for c in captured if c.relation.oid in published.missing]
+    inside = nested(connection, slot.publication, [c.relation.oid for c in captured])
+    missing = [c.relation for c in captured if c.relation.oid in published.missing and c.relation.oid not in inside]
     statements = publication_sql(connection, slot.publication, missing) if missing else []
     remedy = "; ".join(s.as_string(connection) for s in statements)
     unpublished = [Obstacle(r.qualified, published.missing[r.oid], remedy) for r in missing]
     obstacles = [*server_obstacles(connection, slot.name), *unfit]
+    obstacles += [within(c.relation.qualified, inside[c.relation.oid]) for c in captured if c.relation.oid in inside]
     if unpublished and not may_publish(connection, slot.publication, [c.relation for c in captured]):
         obstacles += unpublished
         unpublished = []
     fingerprints = {c.id: published.fingerprints[c.relation.oid] for c in captured}
-    return Survey(tables, tuple(obstacles), tuple(unpublished), fingerprints)
+    unread = frozenset(c.id for c in captured if c.relation.oid in published.missing)
+    return Survey(tables, tuple(obstacles), tuple(unpublished), fingerprints, unread)
 
 
 class Step(StrEnum):

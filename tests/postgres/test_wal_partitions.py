@@ -1,0 +1,135 @@
+"""Partitions in a database that is captured by its WAL, which gives their changes as those of their parent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from capture_kit import Kit, open_kit
+from wal_shops import REPLICATOR, WalShop, new_owned_wal_shop
+
+from millstream import Code, MillstreamError
+from millstream.catalog.attached import CaptureMode
+from millstream.refresh.capture import switch
+from millstream.testing.postgres_server import Server
+
+pytestmark = pytest.mark.postgres
+
+Writer = psycopg.Connection[Any]
+
+
+@pytest.fixture(autouse=True)
+def always_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch, "_SURVEY_SECONDS", 0.0)
+    monkeypatch.setattr(switch, "_BACK_OFF", timedelta())
+
+
+@pytest.fixture
+def shop(server: Server) -> WalShop:
+    return new_owned_wal_shop(server)
+
+
+@pytest.fixture
+def writer(shop: WalShop) -> Iterator[Writer]:
+    with psycopg.connect(shop.server.url(shop.name, REPLICATOR), autocommit=True) as connection:
+        for statement in (
+            "CREATE TABLE plain (id int PRIMARY KEY, v int)",
+            "CREATE TABLE whole (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
+            "CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (100)",
+            "INSERT INTO plain VALUES (1000, 1)",
+            "INSERT INTO whole VALUES (1, 1)",
+        ):
+            connection.execute(statement)
+        yield connection
+
+
+@pytest.fixture
+def kit(shop: WalShop, writer: Writer, tmp_path: Path) -> Iterator[Kit]:
+    with open_kit(tmp_path / "lake", shop.address, cdc="auto") as opened:
+        yield opened
+        with shop.server.superuser(shop.name) as superuser:  # slots outlive their databases' tests
+            superuser.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+                "WHERE database = current_database() AND NOT active"
+            )
+
+
+def until(kit: Kit, mode: CaptureMode, writer: Writer, *tables: str) -> None:
+    """Write and tick until the database is captured that way; exact after each tick."""
+    for _ in range(60):
+        if kit.database.mode is mode:
+            return
+        for table in tables:
+            writer.execute(f"UPDATE {table} SET v = v + 1")
+        kit.tick()
+        kit.assert_exact(writer, *tables)
+    raise AssertionError(f"{kit.database.mode} {dict(kit.database.details)}")
+
+
+@pytest.mark.parametrize(("first", "second"), [("part", "whole"), ("whole", "part")])
+def test_a_partition_and_its_parent(kit: Kit, writer: Writer, first: str, second: str) -> None:
+    kit.read("one", first, "id", "v")
+    kit.read("another", "plain", "id", "v")
+    until(kit, CaptureMode.WAL, writer, first, "plain")
+    kit.read("two", second, "id", "v")
+    kit.tick()
+    for n in range(2, 8):
+        writer.execute("INSERT INTO whole VALUES (%s, 1)", [n])
+        writer.execute("UPDATE part SET v = v + 10 WHERE id < 3")
+        writer.execute("UPDATE plain SET v = v + 1")
+        kit.tick()
+        kit.assert_exact(writer, "part", "whole", "plain")
+    assert kit.database.mode is CaptureMode.TRIGGER
+    assert "the WAL gives its changes as those of public.whole" in kit.database.details["hindered"]
+    kit.forget("two")
+    until(kit, CaptureMode.WAL, writer, first, "plain")
+
+
+def test_a_table_that_becomes_a_partition(kit: Kit, writer: Writer) -> None:
+    kit.read("one", "whole", "id", "v")
+    kit.read("two", "plain", "id", "v")
+    until(kit, CaptureMode.WAL, writer, "whole", "plain")
+    writer.execute("ALTER TABLE whole ATTACH PARTITION plain FOR VALUES FROM (1000) TO (2000)")
+    for n in range(1001, 1007):
+        writer.execute("INSERT INTO plain VALUES (%s, 1)", [n])
+        writer.execute("UPDATE whole SET v = v + 1 WHERE id = 1000")
+        kit.tick()
+        kit.assert_exact(writer, "whole", "plain")
+    assert kit.database.mode is CaptureMode.TRIGGER
+    writer.execute("ALTER TABLE whole DETACH PARTITION plain")
+    until(kit, CaptureMode.WAL, writer, "whole", "plain")
+
+
+def test_a_partition_whose_parent_is_read_no_more_before_triggers_are_back(kit: Kit, writer: Writer) -> None:
+    """What came as the parent's has left no trace, neither in the publication nor on the partition."""
+    kit.read("one", "whole", "id", "v")
+    kit.read("two", "plain", "id", "v")
+    until(kit, CaptureMode.WAL, writer, "whole", "plain")
+    writer.execute("ALTER TABLE whole ATTACH PARTITION plain FOR VALUES FROM (1000) TO (2000)")
+    kit.tick()
+    assert kit.database.mode is CaptureMode.WAL
+    writer.execute("INSERT INTO plain VALUES (1001, 1)")
+    kit.forget("one")
+    for _ in range(4):
+        writer.execute("UPDATE plain SET v = v + 1 WHERE id = 1000")
+        kit.tick()
+        kit.assert_exact(writer, "plain")
+
+
+def test_a_parent_that_the_user_wants_by_the_wal_alone_is_refused(kit: Kit, writer: Writer) -> None:
+    kit.read("one", "part", "id", "v")
+    until(kit, CaptureMode.WAL, writer, "part")
+    kit.catalog.put_database(replace(kit.database, cdc="wal"))
+    with pytest.raises(MillstreamError) as error:
+        kit.read("two", "whole", "id", "v")
+    assert error.value.code is Code.DATABASE_UNFIT
+    assert "read either public.part or public.whole" in (error.value.hint or "")
+    writer.execute("UPDATE part SET v = 7")
+    kit.tick()
+    kit.assert_exact(writer, "part")
+    assert kit.database.mode is CaptureMode.WAL

@@ -12,7 +12,14 @@ from millstream.catalog import AttachedDatabase, Capture, CaptureMode, Catalog, 
 from millstream.errors import MillstreamError
 
 SHOP = AttachedDatabase(
-    name="shop", address="env:SHOP", cdc="auto", system=2**64 - 1, timeline=3, database="shop", details={"slot": None}
+    name="shop",
+    address="env:SHOP",
+    cdc="auto",
+    system=2**64 - 1,
+    timeline=3,
+    database="shop",
+    database_oid=2**32 - 1,
+    details={"slot": None},
 )
 ORDERS = Capture(
     id="c1",

@@ -149,6 +149,7 @@ def open_kit(root: Path, address: Address, settings: Settings | None = None, cdc
                     system=found.system,
                     timeline=found.timeline,
                     database=found.database,
+                    database_oid=found.oid,
                     details={"buffer_schema": "millstream_changes"},
                 )
             )

@@ -6,6 +6,7 @@ import json
 import threading
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from shops import MILLSTREAM, OWNER, Shop, new_shop
 
 import millstream
 from millstream import Millstream
-from millstream.catalog.attached import AttachedDatabase, Capture, Serving
+from millstream.catalog.attached import Capture, Serving
 from millstream.catalog.models import (
     Definition,
     Dependency,
@@ -107,8 +108,7 @@ def captured(ms: Millstream, shop: Shop, lake: Path, table: str) -> Capture:
         filenodes="",
         path=str(path),
     )
-    values = {f: getattr(found, f) for f in ("name", "address", "cdc", "system", "timeline", "database", "details")}
-    database = AttachedDatabase(**values, position={"snapshot": "9:9:"}, reached_at=datetime.now(UTC))
+    database = replace(found, position={"snapshot": "9:9:"}, reached_at=datetime.now(UTC))
     ms._catalog.put_database(database, captures=[capture])
     name = TableName("shop.public", table)
     ms._catalog.put_lake_object(LakeObject(kind=ObjectKind.TABLE, name=name, location=str(path), provider="delta"))

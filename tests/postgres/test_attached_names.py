@@ -24,7 +24,13 @@ def names(shop: Shop, tmp_path: Path) -> Iterator[AttachedNames]:
     with Catalog.open(tmp_path) as catalog:
         catalog.put_database(
             AttachedDatabase(
-                name="shop", address=shop.address.reference, cdc="auto", system=1, timeline=1, database=shop.name
+                name="shop",
+                address=shop.address.reference,
+                cdc="auto",
+                system=1,
+                timeline=1,
+                database=shop.name,
+                database_oid=1,
             )
         )
         yield AttachedNames(catalog)

@@ -76,6 +76,7 @@ def kit(tmp_path: Path, shop: Shop) -> Iterator[Kit]:
                 system=found.system,
                 timeline=found.timeline,
                 database=found.database,
+                database_oid=found.oid,
             )
         )
         stage = StoredStage(tmp_path / "stage")

@@ -49,7 +49,7 @@ class AttachedDatabase:
     Args:
         address: a reference without secrets.
         cdc: what the user wants: `auto`, `trigger` or `wal`; `mode` is what is.
-        system, timeline, database: its identity when it was read last.
+        system, timeline, database, database_oid: its identity when it was read last.
         position: None before the first table is captured.
         last_tick: the highest number a tick has had; each is one transaction number in the mirrors.
     """
@@ -61,6 +61,7 @@ class AttachedDatabase:
     system: int
     timeline: int
     database: str
+    database_oid: int
     position: Position | None = None
     reached_at: datetime | None = None
     last_tick: int = 0

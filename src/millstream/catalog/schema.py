@@ -181,6 +181,7 @@ databases = sa.Table(
     sa.Column("system_identifier", sa.Text, nullable=False),  # unsigned, so too large for BIGINT
     sa.Column("timeline", sa.Integer, nullable=False),
     sa.Column("database_name", sa.Text, nullable=False),
+    sa.Column("database_oid", _BIG, nullable=False),
     sa.Column("position", _JSON),
     sa.Column("reached_at", UtcTimestamp),
     sa.Column("last_tick", _BIG, nullable=False),

@@ -131,6 +131,7 @@ class Attaching:
             system=identity.system,
             timeline=identity.timeline,
             database=identity.database,
+            database_oid=identity.oid,
             details={BUFFER_SCHEMA: schema, ROLE: current_role(connection)},
         )
 

@@ -18,6 +18,7 @@ from millstream.catalog import Catalog
 from millstream.catalog.attached import VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
+from millstream.refresh.capture.continuity import STARTED, is_older, trimmed, unrecognised
 from millstream.refresh.capture.cut import Cut, cutting
 from millstream.refresh.capture.landing import Landing, moved, recovered
 from millstream.refresh.capture.left import leaving, let_go
@@ -107,6 +108,8 @@ class Tick:
     again: dict[str, str] = field(default_factory=dict, init=False)
     """Why captures are to be compared with their tables, as far as it is known yet."""
     identity: Identity = field(init=False)
+    started: str = field(init=False)
+    """When the database's server did."""
     landed: set[str] = field(default_factory=set, init=False)
     obstacle: str | None = field(default=None, init=False)
     """What has come in the way of a move to the WAL."""
@@ -126,13 +129,20 @@ class Tick:
         self._let_go()
         here = where(self.connection)
         self.again, self.identity = self._known_reasons(), _identity(self.database)
+        self.started = here.started
         if here.identity == self.identity and not self.again and self._is_there(here.snapshot):
             return
-        if here.identity == self.identity and self.database.mode is not CaptureMode.WAL:
+        if here.identity == self.identity and is_older(self.connection, here, self.database, self._followed()):
+            self.database = unrecognised(self.database)
+            self.catalog.put_database(self.database)  # once there are as many new transactions, nothing tells it
+            self.identity = _identity(self.database)
+        if here.identity != self.identity:
+            self.progress(f"{self.database.name} was replaced or restored: its tables are read anew")
+        elif self.database.mode is not CaptureMode.WAL:
             self.database = self.switch.forward(
                 self.catalog, self.settings, self.now, self.connection, self.database, self._followed()
             )
-        if self.database.mode is CaptureMode.WAL:
+        else:
             self._publish()
         tries = 0
         while tries < _TRIES:
@@ -196,7 +206,6 @@ class Tick:
         """One attempt."""
         found = where(self.connection).identity
         if found != self.identity:
-            self.progress(f"another database answers as {self.database.name}: its tables are read anew")
             self.identity = found
             self._distrust(Code.DATABASE_REPLACED)
         relations = {id_: r for id_ in self.again if (r := self._relation(self.connection, id_)) is not None}
@@ -398,17 +407,21 @@ class Tick:
             system=cut.identity.system,
             timeline=cut.identity.timeline,
             database=cut.identity.database,
+            database_oid=cut.identity.oid,
             position=reading.position,
             reached_at=self.now(),
             last_tick=tick_id,
             open_tick=None,
         )
+        database = with_details(database, {STARTED: self.started})
         if reading.unpublished:
             database = without_published(database, reading.unpublished)
         if views := readers.views(cut.connection, self.database):
             database = with_details(database, {VIEWS: views})
         is_seen = database.details.get(VIEWS) != self.database.details.get(VIEWS)
         self.database = self._switched(cut, database) if reading.is_whole else database
+        if self.database.mode is not CaptureMode.WAL:
+            self.captures |= {id_: trimmed(self.captures[id_], reading.position) for id_ in touched}
         changed = [c for c in self.captures.values() if c != self.known[c.id]]
         is_durable = bool(touched) or CaptureMode.WAL in (database.mode, self.database.mode)  # else nothing is trimmed
         self.catalog.put_database(self.database, captures=changed, is_seen=is_seen, is_durable=is_durable)
@@ -472,4 +485,4 @@ class Tick:
 
 
 def _identity(database: AttachedDatabase) -> Identity:
-    return Identity(database.system, database.timeline, database.database)
+    return Identity(database.system, database.timeline, database.database, database.database_oid)

@@ -80,12 +80,14 @@ def unreachable(address: Address, error: psycopg.Error) -> MillstreamError:
 class Identity:
     """Which database this is: another one under the same address has none of the changes that were captured.
 
-    After a failover the timeline is another one, and transaction ids may have been used twice.
+    After a failover the timeline is another one, and transaction ids may have been used twice. A database that was made
+    from a copy and then renamed has another oid.
     """
 
     system: int
     timeline: int
     database: str
+    oid: int
 
 
 def identify(connection: Connection) -> Identity:
@@ -95,10 +97,11 @@ def identify(connection: Connection) -> Identity:
         MillstreamError: DATABASE_UNFIT for a standby, whose snapshots list no running transactions, or an old server.
     """
     row = connection.execute(
-        "SELECT pg_is_in_recovery(), current_setting('server_version_num')::int, current_database()"
+        "SELECT pg_is_in_recovery(), current_setting('server_version_num')::int, datname, oid::bigint"
+        " FROM pg_database WHERE datname = current_database()"
     ).fetchone()
     assert row is not None
-    is_standby, version, database = row
+    is_standby, version, database, oid = row
     if is_standby:
         raise MillstreamError(
             Code.DATABASE_UNFIT,
@@ -113,4 +116,4 @@ def identify(connection: Connection) -> Identity:
         "SELECT system_identifier, pg_walfile_name(pg_current_wal_lsn()) FROM pg_control_system()"
     ).fetchone()
     assert row is not None
-    return Identity(system=int(row[0]), timeline=int(row[1][:8], 16), database=database)
+    return Identity(system=int(row[0]), timeline=int(row[1][:8], 16), database=database, oid=oid)

@@ -10,20 +10,32 @@ import psycopg
 
 from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.connection import Connection, Identity
+from millstream.sources.postgres.lsn import parse_lsn
 
 _WHERE = """
 SELECT pg_current_snapshot()::text, pg_is_in_recovery(), system_identifier,
-       CASE WHEN pg_is_in_recovery() THEN '00000000' ELSE pg_walfile_name(pg_current_wal_lsn()) END, current_database()
-FROM pg_control_system()
+       CASE WHEN pg_is_in_recovery() THEN '00000000' ELSE pg_walfile_name(pg_current_wal_lsn()) END, d.datname,
+       d.oid::bigint, CASE WHEN pg_is_in_recovery() THEN '0/0' ELSE pg_current_wal_flush_lsn() END::text,
+       extract(epoch FROM pg_postmaster_start_time())::text
+FROM pg_control_system() CROSS JOIN pg_database d WHERE d.datname = current_database()
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Where a database is: its snapshot as text, and which database it is."""
+    """Where a database is.
+
+    Args:
+        snapshot: as text.
+        identity: which database it is.
+        flushed: where the durable part of its WAL ends.
+        started: when its server did, as text.
+    """
 
     snapshot: str
     identity: Identity
+    flushed: int
+    started: str
 
 
 def where(connection: Connection) -> Here:
@@ -34,14 +46,14 @@ def where(connection: Connection) -> Here:
     """
     row = connection.execute(_WHERE).fetchone()
     assert row is not None
-    snapshot, is_standby, system, file, database = row
+    snapshot, is_standby, system, file, database, oid, flushed, started = row
     if is_standby:
         raise MillstreamError(
             Code.DATABASE_UNFIT,
             "the server is a standby: its snapshots cannot tell which transactions are still running",
             hint="attach the primary",
         )
-    return Here(snapshot, Identity(int(system), int(file[:8], 16), database))
+    return Here(snapshot, Identity(int(system), int(file[:8], 16), database, oid), parse_lsn(flushed), started)
 
 
 @contextmanager

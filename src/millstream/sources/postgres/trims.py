@@ -24,8 +24,9 @@ def create_trims(connection: Connection, schema: str) -> None:
 
 def note_trims(connection: Connection, schema: str, oids: Sequence[int], snapshot: str) -> None:
     """Say that buffers will no longer have what a snapshot sees: before it is deleted, or with that."""
-    query = sql.SQL(
-        "INSERT INTO {} (source, snapshot) SELECT unnest(%s::oid[]), %s::pg_snapshot "
+    query = sql.SQL(  # durable, whatever the server's setting: an older one says that the database is an older one
+        "WITH durable AS MATERIALIZED (SELECT set_config('synchronous_commit', 'local', true)) "
+        "INSERT INTO {} (source, snapshot) SELECT unnest(%s::oid[]), %s::pg_snapshot FROM durable "
         "ON CONFLICT (source) DO UPDATE SET snapshot = EXCLUDED.snapshot"
     ).format(_table(schema))
     try:
@@ -45,12 +46,17 @@ def forget_trims(connection: Connection, schema: str, oid: int) -> None:
 
 def trimmed_past(connection: Connection, buffers: Sequence[BufferInfo], position: str) -> set[int]:
     """The oids of the sources whose buffers do not have all that came after a position, as far as it was kept."""
+    here = PgSnapshot.parse(position)
+    return {oid for oid, snapshot in trimmed_to(connection, buffers).items() if not here.covers(snapshot)}
+
+
+def trimmed_to(connection: Connection, buffers: Sequence[BufferInfo]) -> dict[int, PgSnapshot]:
+    """Up to where buffers were trimmed, by the oids of their sources, as far as it was kept."""
     if not buffers or not _has_trims(connection, buffers[0].schema):
-        return set()
+        return {}
     query = sql.SQL("SELECT source::bigint, snapshot::text FROM {} WHERE source = ANY(%s)")
     rows = connection.execute(query.format(_table(buffers[0].schema)), [[b.oid for b in buffers]])
-    here = PgSnapshot.parse(position)
-    return {oid for oid, snapshot in rows if not here.covers(PgSnapshot.parse(snapshot))}
+    return {oid: PgSnapshot.parse(snapshot) for oid, snapshot in rows}
 
 
 def _has_trims(connection: Connection, schema: str) -> bool:

@@ -72,6 +72,31 @@ def test_what_moves(connection: Connection, shop: Shop, statements: list[str], m
     assert {name for name in names if getattr(before, name) != getattr(after, name)} == moves
 
 
+@pytest.mark.parametrize(
+    ("types", "column"),
+    [
+        ([], "mood[]"),
+        (["CREATE DOMAIN inner_d AS mood", "CREATE DOMAIN d AS inner_d"], "d"),
+        (["CREATE DOMAIN d AS mood"], "d[]"),
+        (["CREATE DOMAIN d AS mood[]"], "d"),
+        (["CREATE TYPE moods AS RANGE (subtype = mood, multirange_type_name = many_moods)"], "moods"),
+        (["CREATE TYPE moods AS RANGE (subtype = mood, multirange_type_name = many_moods)"], "many_moods"),
+        (["CREATE DOMAIN inner_d AS mood", "CREATE DOMAIN d AS inner_d[]", "CREATE DOMAIN e AS d"], "e[]"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_labels_of_an_enum_inside_of_other_types(
+    connection: Connection, shop: Shop, types: list[str], column: str
+) -> None:
+    with shop.owner() as owner:
+        for statement in [*types, f"CREATE TABLE nested (m {column}, n int)"]:
+            owner.execute(statement)  # type: ignore[call-overload]
+        before, other = look(connection, "nested", "m"), look(connection, "nested", "n")
+        owner.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+        assert look(connection, "nested", "m").shape != before.shape
+        assert look(connection, "nested", "n").shape == other.shape
+
+
 def test_partitions_that_come_and_go(connection: Connection, shop: Shop) -> None:
     with shop.owner() as owner:
         seen = [look(connection, "p", "k")]

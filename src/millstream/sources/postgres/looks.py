@@ -17,7 +17,7 @@ class Look:
     """A table, as far as capture depends on it.
 
     Args:
-        shape: of the captured columns: their places, types and enums' labels.
+        shape: of the captured columns: their places, types and the labels of enums, also inside of other types.
         storage: of the files and partitions its rows lie in. TRUNCATE and every rewrite move it, and so do a partition
             that is attached, also one that was detached in between, and a column that was renamed and renamed back.
         key: the columns of the primary key or replica identity.
@@ -47,19 +47,31 @@ stored AS (
          string_agg(concat_ws(' ', below.oid, below.mark, c.relfilenode), ',' ORDER BY below.oid) AS mark
   FROM below JOIN pg_class c ON c.oid = below.oid GROUP BY top
 ),
+attributes AS MATERIALIZED (
+  SELECT a.xmin::text AS touched, a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated,
+         a.attcollation, a.attnotnull
+  FROM wanted w JOIN pg_attribute a ON a.attrelid = w.oid
+  WHERE a.attnum > 0 AND NOT a.attisdropped AND w.names ? a.attname::text
+),
+inside(top, oid) AS (  -- what arrays, domains and ranges are of; those that come with the server hold no enum
+  SELECT DISTINCT atttypid, atttypid FROM attributes WHERE atttypid >= 16384
+  UNION
+  SELECT i.top, n.oid FROM inside i JOIN pg_type t ON t.oid = i.oid
+  LEFT JOIN pg_range r ON t.oid IN (r.rngtypid, r.rngmultitypid)
+  CROSS JOIN LATERAL (VALUES (t.typelem), (t.typbasetype), (r.rngsubtype)) n(oid) WHERE n.oid <> 0
+),
 labels AS (
-  SELECT enumtypid, string_agg(quote_literal(enumlabel), '/' ORDER BY enumsortorder) AS mark FROM pg_enum GROUP BY 1
+  SELECT i.top, string_agg(quote_literal(e.enumlabel), '/' ORDER BY e.enumtypid, e.enumsortorder) AS mark
+  FROM inside i JOIN pg_enum e ON e.enumtypid = i.oid GROUP BY 1
 ),
 shaped AS (
-  SELECT a.attrelid, string_agg(a.xmin::text, ',' ORDER BY a.attnum) AS touched,
+  SELECT a.attrelid, string_agg(a.touched, ',' ORDER BY a.attnum) AS touched,
          md5(string_agg(concat_ws(' ', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attgenerated,
                                   a.attcollation, l.mark), ',' ORDER BY a.attnum)) AS mark,
          array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnotnull AND NOT EXISTS (
            SELECT FROM pg_constraint n WHERE n.conrelid = a.attrelid AND n.contype = 'n' AND NOT n.convalidated
              AND n.conkey[1] = a.attnum)) AS not_null
-  FROM wanted w JOIN pg_attribute a ON a.attrelid = w.oid JOIN pg_type t ON t.oid = a.atttypid
-  LEFT JOIN labels l ON l.enumtypid IN (t.oid, t.typelem, t.typbasetype)
-  WHERE a.attnum > 0 AND NOT a.attisdropped AND w.names ? a.attname::text GROUP BY 1
+  FROM attributes a LEFT JOIN labels l ON l.top = a.atttypid GROUP BY 1
 ),
 keys AS (
   SELECT DISTINCT ON (i.indrelid) i.indrelid, i.indkey::smallint[] AS places, i.indnkeyatts AS n

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import Connection, connect
@@ -45,3 +48,16 @@ def new_shop(server: Server) -> Shop:
         owner.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, TRIGGER ON TABLES TO {MILLSTREAM}")
     made.append((server, name))
     return Shop(server, name)
+
+
+def detach_halfway(shop: Shop, owner: psycopg.Connection[Any], parent: str, partition: str) -> None:
+    """What is left of DETACH PARTITION ... CONCURRENTLY if it is interrupted while it waits for a reader."""
+    with psycopg.connect(shop.server.url(shop.name)) as reader:
+        reader.execute(sql.SQL("SELECT FROM {}").format(sql.Identifier(parent)))
+        statement = sql.SQL("ALTER TABLE {} DETACH PARTITION {} CONCURRENTLY")
+        owner.execute("SET statement_timeout = '300ms'")
+        with contextlib.suppress(psycopg.errors.QueryCanceled):
+            owner.execute(statement.format(sql.Identifier(parent), sql.Identifier(partition)))
+        owner.execute("RESET statement_timeout")
+    row = owner.execute("SELECT count(*) FROM pg_inherits WHERE inhdetachpending").fetchone()
+    assert row == (1,)

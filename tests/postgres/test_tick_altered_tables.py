@@ -8,7 +8,7 @@ from typing import Any, cast
 import capture_kit
 import pytest
 from capture_kit import DriverOnly, Kit
-from shops import Shop
+from shops import Shop, detach_halfway
 from tick_tables import Owner, both, kit, owner
 
 import millstream
@@ -135,6 +135,32 @@ def test_partitions(kit: Kit, owner: Owner) -> None:
         "INSERT INTO p VALUES (3, 'newer'), (1, 'x')",
         "TRUNCATE p3",
         "TRUNCATE p",
+    ):
+        owner.execute(statement)
+        kit.tick()
+        kit.assert_exact(owner, "p")
+
+
+def test_a_partition_whose_detaching_was_interrupted(kit: Kit, owner: Owner, shop: Shop) -> None:
+    """No query of the parent reads it any more; its triggers fire until that is finished."""
+    for statement in (
+        "CREATE TABLE p (k int, v text) PARTITION BY LIST (k)",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)",
+        "CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)",
+        "INSERT INTO p VALUES (1, 'a'), (2, 'b')",
+    ):
+        owner.execute(statement)
+    kit.read("a", "p", "k", "v")
+    kit.tick()
+    detach_halfway(shop, owner, "p", "p2")
+    for statement in (
+        "INSERT INTO p VALUES (1, 'more')",
+        "INSERT INTO p2 VALUES (2, 'outside')",
+        "UPDATE p2 SET v = 'outside too'",
+        "ALTER TABLE p DETACH PARTITION p2 FINALIZE",
+        "UPDATE p SET v = v || '!'",
+        "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES IN (2)",
+        "DELETE FROM p WHERE k = 2",
     ):
         owner.execute(statement)
         kit.tick()

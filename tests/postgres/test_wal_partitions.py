@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from capture_kit import Kit, open_kit
+from shops import detach_halfway
 from wal_shops import REPLICATOR, WalShop, new_owned_wal_shop
 
 from millstream import Code, MillstreamError
@@ -132,4 +133,23 @@ def test_a_parent_that_the_user_wants_by_the_wal_alone_is_refused(kit: Kit, writ
     writer.execute("UPDATE part SET v = 7")
     kit.tick()
     kit.assert_exact(writer, "part")
+    assert kit.database.mode is CaptureMode.WAL
+
+
+def test_a_partition_whose_detaching_was_interrupted(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    writer.execute("CREATE TABLE second PARTITION OF whole FOR VALUES FROM (100) TO (200)")
+    writer.execute("INSERT INTO whole VALUES (101, 1)")
+    kit.read("one", "whole", "id", "v")
+    until(kit, CaptureMode.WAL, writer, "whole")
+    detach_halfway(shop, writer, "whole", "second")
+    for statement in (
+        "INSERT INTO whole VALUES (2, 1)",
+        "UPDATE second SET v = 7",
+        "INSERT INTO second VALUES (102, 1)",
+        "ALTER TABLE whole DETACH PARTITION second FINALIZE",
+        "UPDATE whole SET v = v + 1",
+    ):
+        writer.execute(statement)
+        kit.tick()
+        kit.assert_exact(writer, "whole")
     assert kit.database.mode is CaptureMode.WAL

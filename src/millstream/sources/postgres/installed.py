@@ -105,7 +105,8 @@ def capture_states(connection: Connection, oids: Sequence[int], schema: str) -> 
     rows = connection.execute(
         """WITH RECURSIVE below AS (
              SELECT c.oid AS top, c.oid FROM pg_class c WHERE c.oid = ANY(%(oids)s)
-             UNION ALL SELECT b.top, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
+             UNION ALL SELECT b.top, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
+             WHERE NOT i.inhdetachpending)
            SELECT b.top::bigint, md5(string_agg(concat_ws('/', b.oid, c.relpersistence,
              (SELECT string_agg(concat_ws(':', t.oid, t.tgenabled, t.xmin), ',' ORDER BY t.oid)
               FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
@@ -128,7 +129,8 @@ def firing(connection: Connection, oids: Sequence[int], schema: str) -> dict[int
     rows = connection.execute(
         """WITH RECURSIVE below AS (
              SELECT c.oid AS top, c.oid FROM pg_class c WHERE c.oid = ANY(%(oids)s)
-             UNION ALL SELECT b.top, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
+             UNION ALL SELECT b.top, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
+             WHERE NOT i.inhdetachpending)
            SELECT b.top::bigint, string_agg(DISTINCT t.tgenabled::text, '') FROM below b
            JOIN pg_trigger t ON t.tgrelid = b.oid JOIN pg_proc p ON p.oid = t.tgfoid
            WHERE p.pronamespace = to_regnamespace(%(schema)s)

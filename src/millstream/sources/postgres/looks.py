@@ -41,6 +41,7 @@ below(top, oid, mark) AS (
   SELECT oid, oid, '' FROM wanted
   UNION ALL
   SELECT below.top, i.inhrelid, i.xmin::text || i.inhparent FROM below JOIN pg_inherits i ON i.inhparent = below.oid
+  WHERE NOT i.inhdetachpending
 ),
 stored AS (
   SELECT top, count(*) AS tables,

@@ -150,10 +150,12 @@ WHERE i.indrelid = ANY(%s) AND i.indisvalid AND (i.indisprimary OR i.indisreplid
 ORDER BY i.indrelid, i.indisprimary DESC
 """
 
+# without those that a DETACH ... CONCURRENTLY has taken out, also where it was interrupted then
 _LEAVES = """
 WITH RECURSIVE below AS (
   SELECT c.oid AS top, c.oid FROM pg_class c WHERE c.oid = ANY(%s)
   UNION ALL SELECT below.top, i.inhrelid FROM pg_inherits i JOIN below ON below.oid = i.inhparent
+  WHERE NOT i.inhdetachpending
 )
 SELECT below.top::bigint, c.oid::bigint, n.nspname, c.relname, coalesce(pg_relation_filenode(c.oid), 0)::bigint,
        c.relpersistence = 'p', c.relkind::text

@@ -36,8 +36,12 @@ _CONTENDED = (
 Writer = psycopg.Connection[tuple[object, ...]]
 
 
-def create_tables(shop: Shop, *, has_partitions: bool = True) -> None:
-    """A key, a foreign key with cascades, no key at all, and partitions."""
+def create_tables(shop: Shop, *, has_partitions: bool = True, is_for_wal: bool = False) -> None:
+    """A key, a foreign key with cascades, no key at all, and partitions.
+
+    Args:
+        is_for_wal: so that the WAL has the old rows, and partitions may come later.
+    """
     with shop.owner() as owner:
         owner.execute("CREATE TABLE customers (id int PRIMARY KEY, name text, v int)")
         owner.execute(
@@ -46,11 +50,15 @@ def create_tables(shop: Shop, *, has_partitions: bool = True) -> None:
         )
         owner.execute("CREATE TABLE journal (a int, b text)")
         if has_partitions:
-            owner.execute("CREATE TABLE parts (k int NOT NULL, v int) PARTITION BY LIST (k)")
+            owner.execute("CREATE SEQUENCE numbers")
+            key = ", id bigint DEFAULT nextval('numbers'), PRIMARY KEY (k, id)" if is_for_wal else ""
+            owner.execute(f"CREATE TABLE parts (k int NOT NULL, v int{key}) PARTITION BY LIST (k)")
             owner.execute("CREATE TABLE parts_0 PARTITION OF parts FOR VALUES IN (0, 1, 2)")
             owner.execute("CREATE TABLE parts_1 PARTITION OF parts DEFAULT")
         else:
             owner.execute("CREATE TABLE parts (k int NOT NULL, v int)")
+        for table in ("journal", "parts_0", "parts_1") if is_for_wal else ():
+            owner.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
         owner.execute("INSERT INTO customers SELECT i, 'c' || i, 0 FROM generate_series(0, 19) i")
         owner.execute("INSERT INTO journal SELECT i % 7, 'j' FROM generate_series(0, 49) i")
 

@@ -91,10 +91,7 @@ def wal_shop(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 
 def test_from_triggers_to_the_wal(wal_shop: Shop, tmp_path: Path) -> None:
-    create_tables(wal_shop)
-    with wal_shop.owner() as owner:
-        for table in ("journal", "parts_0", "parts_1", "parts"):
-            owner.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+    create_tables(wal_shop, is_for_wal=True)
     capture = TickCapture(tmp_path / "lake", wal_shop, "auto")
     try:
         assert run(wal_shop, capture, Stress(wal_shop, seed=12, deeds=DEEDS), seconds=12) > 2
@@ -107,10 +104,7 @@ def test_from_triggers_to_the_wal(wal_shop: Shop, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("cdc", ["trigger", "auto"])
 def test_a_hundred_thousand_changes(wal_shop: Shop, tmp_path: Path, cdc: str) -> None:
-    create_tables(wal_shop)
-    with wal_shop.owner() as owner:
-        for table in ("journal", "parts_0", "parts_1", "parts"):
-            owner.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+    create_tables(wal_shop, is_for_wal=True)
     capture = TickCapture(tmp_path / "lake", wal_shop, cdc)
     deeds = DEEDS + PARTITION_DEEDS if cdc == "trigger" else DEEDS
     try:

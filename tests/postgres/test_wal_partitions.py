@@ -153,3 +153,31 @@ def test_a_partition_whose_detaching_was_interrupted(kit: Kit, writer: Writer, s
         kit.tick()
         kit.assert_exact(writer, "whole")
     assert kit.database.mode is CaptureMode.WAL
+
+
+def test_partitions_that_come_later_can_be_written(kit: Kit, writer: Writer) -> None:
+    """A published table without a key refuses UPDATE and DELETE, and a new partition has what its parent has."""
+    writer.execute("CREATE TABLE keyless (id int, v int) PARTITION BY RANGE (id)")
+    writer.execute("CREATE TABLE keyless_1 PARTITION OF keyless FOR VALUES FROM (0) TO (100)")
+    writer.execute("ALTER TABLE keyless_1 REPLICA IDENTITY FULL")
+    writer.execute("INSERT INTO keyless VALUES (1, 1)")
+    kit.read("one", "whole", "id", "v")
+    kit.read("two", "keyless", "id", "v")
+    for _ in range(8):
+        writer.execute("WITH x AS (UPDATE whole SET v = v + 1) UPDATE keyless SET v = v + 1")
+        kit.tick()
+    assert kit.database.mode is CaptureMode.TRIGGER
+    assert "public.keyless: it has no primary key" in kit.database.details["hindered"]
+    writer.execute("CREATE TABLE keyless_2 PARTITION OF keyless FOR VALUES FROM (100) TO (200)")
+    writer.execute("INSERT INTO keyless VALUES (100, 1)")
+    writer.execute("UPDATE keyless SET v = v + 1")
+    kit.tick()
+    kit.assert_exact(writer, "whole", "keyless")
+    kit.forget("two")
+    until(kit, CaptureMode.WAL, writer, "whole")
+    writer.execute("CREATE TABLE last PARTITION OF whole FOR VALUES FROM (1000) TO (1100)")
+    writer.execute("INSERT INTO whole VALUES (1000, 1)")
+    writer.execute("UPDATE whole SET v = v + 1 WHERE id = 1000")
+    kit.tick()
+    kit.assert_exact(writer, "whole")
+    assert kit.database.mode is CaptureMode.WAL

@@ -18,10 +18,7 @@ pytestmark = pytest.mark.postgres
 def busy(server: Server) -> WalShop:
     """The tables of the stress, those without a key so that the WAL has their old rows."""
     shop = new_wal_shop(server)
-    create_tables(shop)
-    with shop.owner() as owner:
-        for table in ("journal", "parts", "parts_0", "parts_1"):
-            owner.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL".encode())
+    create_tables(shop, is_for_wal=True)
     return shop
 
 

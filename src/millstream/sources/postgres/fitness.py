@@ -62,6 +62,10 @@ SELECT c.oid::bigint, c.relreplident::text, c.relpersistence = 'p', ARRAY(
   WHERE i.indexrelid = pg_get_replica_identity_index(c.oid) AND k.place <= i.indnkeyatts ORDER BY k.place)
 FROM pg_class c WHERE c.oid = ANY(%s)
 """
+# the key that a new partition gets with it; the rest of a replica identity it does not get
+_PRIMARY = """
+SELECT indrelid::bigint FROM pg_index WHERE indrelid = ANY(%s) AND indisprimary AND indimmediate AND indisvalid
+"""
 _SERVER = """
 SELECT current_setting('wal_level'), r.rolsuper OR r.rolreplication OR coalesce(
          (SELECT pg_has_role(m.oid, 'member') FROM pg_roles m WHERE m.rolname = 'rds_replication'), false),
@@ -116,10 +120,16 @@ def wal_tables(
         oid: _Identity(identity == _FULL, is_logged, tuple(key))
         for oid, identity, is_logged, key in connection.execute(_IDENTITIES, [leaves])
     }
+    partitioned = [r.oid for _, r, _ in captured if r.kind is RelationKind.PARTITIONED]
+    primary = {oid for (oid,) in connection.execute(_PRIMARY, [partitioned])} if partitioned else set()
     tables, obstacles = [], []
     for id_, relation, columns in captured:
         parts = [(leaf, identities[leaf.oid]) for leaf in relation.leaves if leaf.oid in identities]
         found = _obstacles(connection, relation, columns, parts)
+        if not found and relation.oid in set(partitioned) - primary:  # published, its UPDATE and DELETE would fail
+            quoted = sql.Identifier(relation.schema, relation.name).as_string(connection)
+            why = "it has no primary key, so the WAL would not say which row of a new partition was changed"
+            found = [Obstacle(relation.qualified, why, f"ALTER TABLE {quoted} ADD PRIMARY KEY (...)")]
         obstacles += found
         if not found:
             names = {c.name for c in columns}

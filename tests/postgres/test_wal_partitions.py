@@ -181,3 +181,48 @@ def test_partitions_that_come_later_can_be_written(kit: Kit, writer: Writer) -> 
     kit.tick()
     kit.assert_exact(writer, "whole")
     assert kit.database.mode is CaptureMode.WAL
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_partitions_that_came_and_went_between_two_ticks(kit: Kit, writer: Writer, is_read: bool) -> None:
+    """What was written to them came as their parent's; nothing says that it went with them."""
+    kit.read("one", "whole", "id", "v")
+    if is_read:
+        kit.read("two", "plain", "id", "v")
+    until(kit, CaptureMode.WAL, writer, "whole")
+    for statements in (
+        ["CREATE TABLE gone PARTITION OF whole FOR VALUES FROM (100) TO (200)", "INSERT INTO whole VALUES (101, 1)"],
+        ["DROP TABLE gone"],
+        [
+            "CREATE TABLE gone PARTITION OF whole FOR VALUES FROM (100) TO (200)",
+            "INSERT INTO whole VALUES (2, 1), (101, 1)",
+            "DROP TABLE gone",
+        ],
+        [
+            "ALTER TABLE whole ATTACH PARTITION plain FOR VALUES FROM (1000) TO (2000)",
+            "INSERT INTO plain VALUES (1001, 1)",
+            "ALTER TABLE whole DETACH PARTITION plain",
+        ],
+        ["UPDATE whole SET v = v + 1"],
+    ):
+        for statement in statements:
+            writer.execute(statement)
+        kit.tick()
+        kit.assert_exact(writer, "whole", *(["plain"] if is_read else []))
+
+
+def test_partitions_that_stay_are_followed(kit: Kit, writer: Writer) -> None:
+    kit.read("one", "whole", "id", "v")
+    kit.read("two", "plain", "id", "v")
+    until(kit, CaptureMode.WAL, writer, "whole", "plain")
+    said = len(kit.said)
+    for statement in (
+        "INSERT INTO whole VALUES (3, 3)",
+        "UPDATE plain SET v = v + 1",
+        "DELETE FROM part",
+        "INSERT INTO part VALUES (4, 4)",
+    ):
+        writer.execute(statement)
+        kit.tick()
+        kit.assert_exact(writer, "whole", "plain")
+    assert not kit.said[said:]

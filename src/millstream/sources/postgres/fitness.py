@@ -38,6 +38,7 @@ class WalTable:
         key: the columns that the WAL names an old row by; empty if there are none.
         is_full: whether every part of it writes whole old rows, so that nothing has to be looked up.
         types: oid and modifier of each captured column's type, as messages name them.
+        leaves: the oids of the partitions that hold its rows; empty for a table that is not partitioned.
     """
 
     id: str
@@ -47,6 +48,7 @@ class WalTable:
     key: tuple[str, ...]
     is_full: bool
     types: dict[str, tuple[int, int]] = field(hash=False)
+    leaves: frozenset[int] = frozenset()
 
 
 _TYPES = """
@@ -144,6 +146,7 @@ def wal_tables(
                     key=key if names.issuperset(key) else (),
                     is_full=not keys,
                     types={name: types[relation.oid][name] for name in names},
+                    leaves=frozenset(leaf.oid for leaf in relation.leaves if leaf.oid != relation.oid),
                 )
             )
     return tuple(tables), tuple(obstacles)

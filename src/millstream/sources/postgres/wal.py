@@ -157,6 +157,8 @@ class WalReader:
     _routes: dict[int, _Route | tuple[str, str]] = field(default_factory=dict)
     _is_wanted: bool = False
     _held: int = 0
+    _parent: WalTable | None = None
+    _strange: set[str] = field(default_factory=set)
 
     def read(self, messages: Iterable[Message]) -> None:
         """Take all messages."""
@@ -168,15 +170,15 @@ class WalReader:
                         self._apply(message, route)
                 case Begin():
                     self._begin(message)
-                case RelationMessage() if message.oid in by_oid:  # also of transactions that are not wanted
-                    self._describe(by_oid[message.oid], message)
+                case RelationMessage():  # also of transactions that are not wanted
+                    self._relate(by_oid, message)
                 case Truncate() if self._is_wanted:
                     for oid in message.oids:
                         if (route := self._route(oid)) is not None:
                             self._held -= route.changes.held
                             route.changes.truncate()
                 case Commit():
-                    self._is_wanted = False
+                    self._is_wanted, self._parent = False, None
 
     def windows(self) -> dict[str, Window | KeyedWindow]:
         """The windows of the captures that have changes."""
@@ -227,6 +229,19 @@ class WalReader:
             return route
         self.altered.setdefault(*route)
         return None
+
+    def _relate(self, by_oid: Mapping[int, WalTable], message: RelationMessage) -> None:
+        """The WAL names a partition right after the parent as whose its changes come, if only to say so.
+
+        One that is no part of it any more has taken its rows away without a trace.
+        """
+        table, parent = by_oid.get(message.oid), self._parent
+        self._parent = table if table is not None and table.leaves else None
+        if table is not None and table.id not in self._strange:
+            self._describe(table, message)
+        elif table is None and parent is not None and message.oid not in parent.leaves:
+            self._routes[parent.oid] = (parent.id, "a partition was detached or dropped since")
+            self._strange.add(parent.id)
 
     def _describe(self, table: WalTable, message: RelationMessage) -> None:
         if table.id in self.altered:

@@ -33,6 +33,9 @@ def t(lake: Lake, shop: Shop) -> Lake:
         owner.execute('CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(10,2), "Line" int)')
         owner.execute("INSERT INTO orders VALUES (1, 'ann', 2.50, 7), (2, 'bob', 1.25, 8)")
         owner.execute("CREATE TABLE costs (id int, price money, at timestamptz)")
+        owner.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+        owner.execute("CREATE TABLE things (id int, j jsonb, docs jsonb[], mood mood, u uuid, span interval(3))")
+        owner.execute("CREATE VIEW seen AS SELECT id, j, mood FROM things")
         owner.execute("CREATE VIEW big AS SELECT o.id, o.amount * 2 AS twice FROM orders o WHERE amount > 2")
         owner.execute("CREATE VIEW bigger AS WITH w AS (SELECT * FROM big) SELECT twice::int AS n FROM w")
         owner.execute("CREATE MATERIALIZED VIEW kept AS SELECT id FROM orders")
@@ -109,6 +112,25 @@ def test_views_are_inlined(t: Lake) -> None:
         assert list(found.sources) == ["shop.public.orders"]
         assert set(found.views) == {"shop.public.bigger", "shop.public.big"}
         assert found.used_columns == {"shop.public.orders": ("amount",)}
+
+
+def test_columns_keep_the_types_of_the_database(t: Lake) -> None:
+    uuid = "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"
+    for query in (
+        "SELECT j ->> 'a' AS a, jsonb_build_object('j', j) AS doc FROM shop.{} WHERE mood = 'ok'",
+        f"SELECT id, span::text AS span FROM shop.things WHERE u = '{uuid}' AND docs[1] ->> 'a' = 'b'",
+    ):
+        for table in ("things", "seen"):
+            assert compiled(t, query.format(table), "postgres").columns
+    for condition, said in (
+        ("j = '{}'", "a comparison of jsonb"),
+        ("mood < 'ok'", "mood < "),
+        ("j || '{}' IS NULL", "|| of json"),
+    ):
+        for table in ("things", "seen"):
+            error = error_of(t, f"SELECT id FROM shop.{table} WHERE {condition}", "postgres")
+            assert (error.code, said in error.message) == (Code.UNSUPPORTED_SQL, True), str(error)
+    assert "interval column" in error_of(t, "SELECT span * 2 AS s FROM shop.things", "postgres").message
 
 
 def test_what_cannot_be_read_is_refused_by_name(t: Lake) -> None:

@@ -22,7 +22,7 @@ from postgres_server import new_schema_url
 from millstream.engine.analyzer import SparkAnalyzer
 from millstream.ops import Column
 from millstream.sql.postgres import translate
-from millstream.sql.sources import Source
+from millstream.sql.sources import NativeType, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,8 @@ class World:
         rows = [tuple(map(_local, row)) for row in cursor.fetchall()]
         schema = ", ".join(f"{n} {t}" for n, t in zip(names, types, strict=True))
         spark.createDataFrame(rows, schema).createOrReplaceTempView("v")
-        self.source = Source("v", tuple(Column(n, t) for n, t in zip(names, types, strict=True)))
+        native = tuple((d.name, NativeType(d.type_display.removesuffix("[]"))) for d in cursor.description or ())
+        self.source = Source("v", tuple(Column(n, t) for n, t in zip(names, types, strict=True)), native_types=native)
 
     def find(self, parts: tuple[str, ...]) -> Source | None:
         return self.source if parts == ("v",) else None

@@ -17,7 +17,7 @@ from millstream.sql.postgres.functions import FUNCTIONS
 from millstream.sql.postgres.functions.json import BUILDERS
 from millstream.sql.postgres.patterns import to_java
 from millstream.sql.postgres.refusals import RefusalError
-from millstream.sql.sources import Source
+from millstream.sql.sources import NativeType, Source
 from millstream.testing.golden import Case, assert_golden
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "postgres"
@@ -41,10 +41,27 @@ COLUMNS = {
 }
 
 
+ATTACHED = {
+    "id": NativeType("integer"),
+    "j": NativeType("jsonb"),
+    "u": NativeType("uuid"),
+    "at": NativeType("time without time zone"),
+    "mood": NativeType("mood", is_enum=True),
+    "moods": NativeType("mood", is_enum=True),
+    "h": NativeType("hstore"),
+    "span": NativeType("interval"),
+    "name": NativeType("character varying"),
+}
+SPARK_TYPES = {"id": "int", "moods": "array<string>"}
+
+
 class OneTable:
-    """A lake with one table, v."""
+    """A lake with one table, v, and an attached database with another, shop.public.w."""
 
     def find(self, parts: Sequence[str]) -> Source | None:
+        if tuple(parts) == ("shop", "public", "w"):
+            columns = tuple(Column(n, SPARK_TYPES.get(n, "string")) for n in ATTACHED)
+            return Source("shop.public.w", columns, native_types=tuple(ATTACHED.items()))
         return Source("v", tuple(Column(n, t) for n, t in COLUMNS.items())) if tuple(parts) == ("v",) else None
 
     def describe(self, query: exp.Query) -> tuple[Column, ...]:

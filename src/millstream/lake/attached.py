@@ -16,7 +16,7 @@ from millstream.catalog.attached import AttachedDatabase
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName, attached_name
 from millstream.ops import Column
-from millstream.sql.sources import Source
+from millstream.sql.sources import NativeType, Source
 
 if TYPE_CHECKING:
     from millstream.sources.postgres.relations import Relation
@@ -98,7 +98,17 @@ class AttachedNames:
         columns, unreadable = spark_columns(relation)
         what = relation.kind.name.lower().replace("_", " ")
         obstacle = None if relation.kind.is_captured else f"a {what}{' table' * (what == 'foreign')} records no changes"
-        return Source(str(name), columns, obstacle, unreadable)
+        return Source(str(name), columns, obstacle, unreadable, native_types(relation))
+
+
+def native_types(relation: Relation) -> tuple[tuple[str, NativeType], ...]:
+    """What PostgreSQL calls the types of a relation's columns, those of elements for arrays."""
+    from millstream.sources.postgres.types import plain_type
+
+    return tuple(
+        (c.name, NativeType(plain_type(c.element or c.base), is_enum=(c.element_kind or c.type_kind) == "e"))
+        for c in relation.columns
+    )
 
 
 def spark_columns(relation: Relation) -> tuple[tuple[Column, ...], tuple[tuple[str, str], ...]]:

@@ -22,7 +22,7 @@ from millstream.engine.session import create_lake_schema, spark_name
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
-from millstream.lake.attached import AttachedNames
+from millstream.lake.attached import AttachedNames, native_types
 from millstream.lake.stand_ins import analysable
 from millstream.naming import DEFAULT_SCHEMA, VISIBLE, TableName, attached_name, quote
 from millstream.ops import Column
@@ -97,7 +97,8 @@ class Lake:
                 stream_table = self.catalog.find_by_id(serving.table_id)
                 if stream_table is not None:
                     return _as_source(stream_table)
-        text = self.attached.relation(name.parts).view_text
+        relation = self.attached.relation(name.parts)
+        text = relation.view_text
         if text is None:
             return self.attached.source(name)
         if name not in self._attached_views:
@@ -105,7 +106,7 @@ class Lake:
             analyzer = self._workers.here().analyzer
             translated = translate(qualified(text, name.database), self, analyzer).spark_text
             columns = analyzer.describe_text(self.analysable(translated))
-            self._attached_views[name] = View(str(name), translated, columns)
+            self._attached_views[name] = View(str(name), translated, columns, native_types(relation))
         return self._attached_views[name]
 
     def analysable(self, text: str) -> str:

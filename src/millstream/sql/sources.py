@@ -12,29 +12,40 @@ from millstream.ops import Column
 
 
 @dataclass(frozen=True, slots=True)
+class NativeType:
+    """What an attached database calls a column's type, or that of an array's elements, without modifiers."""
+
+    name: str
+    is_enum: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A table or stream table that a query may read: its identity in frontiers, its columns, and why its changes cannot
     be read, if so.
 
     `unreadable` says of columns why no query may use them; they have the type void, so that the others can be used.
+    `native_types` are those that an attached database gives its columns.
     """
 
     id: str
     columns: tuple[Column, ...]
     obstacle: str | None = None
     unreadable: tuple[tuple[str, str], ...] = ()
+    native_types: tuple[tuple[str, NativeType], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """A view of the lake, or of an attached database: its text stands in for its name.
 
-    `columns` are known of the latter, which Spark cannot be asked about.
+    `columns` and `native_types` are known of the latter, which Spark cannot be asked about.
     """
 
     id: str
     text: str
     columns: tuple[Column, ...] | None = None
+    native_types: tuple[tuple[str, NativeType], ...] = ()
 
 
 class Sources(Protocol):

@@ -274,6 +274,17 @@ def _numeric(column: PgColumn, modifier: tuple[int, ...], unbounded: str) -> tup
     return f"decimal({_MAX_PRECISION},{scale})", None
 
 
+def plain_type(printed: str) -> str:
+    """A printed type without its modifiers; one of an extension without its schema.
+
+    >>> plain_type("timestamp(3) with time zone"), plain_type("public.citext"), plain_type("interval day to second")
+    ('timestamp with time zone', 'citext', 'interval')
+    """
+    plain, _ = _without_modifier(printed)
+    _, _, last = plain.rpartition(".")
+    return last if last in EXTENSION_TYPES else plain
+
+
 def _without_modifier(printed: str) -> tuple[str, tuple[int, ...]]:
     """`timestamp(3) with time zone` is `timestamp with time zone` and (3,)."""
     found = _MODIFIER.search(printed)

@@ -13,7 +13,7 @@ from millstream.sql.postgres.arithmetic import divide
 from millstream.sql.postgres.casts import coerce, unify
 from millstream.sql.postgres.functions.json import is_absent, printed, returning
 from millstream.sql.postgres.ordering import Key, keys_of, ordered, sorted_list
-from millstream.sql.postgres.refusals import RefusalError, refuse_json
+from millstream.sql.postgres.refusals import RefusalError, refuse_unequal
 from millstream.sql.postgres.types import array_of, as_numeric, numeric
 from millstream.sql.postgres.values import ITEM, Value, at_least, cast, text_literal
 from millstream.sql.postgres.windows import over
@@ -143,7 +143,7 @@ def translate(self: Expressions, call: Call) -> Value:
     if call.within:
         raise RefusalError(f"{call.name} WITHIN GROUP")
     if call.distinct:
-        refuse_json((v.type for v in call.args), "DISTINCT")
+        refuse_unequal((v.type for v in call.args), "DISTINCT")
     for value in call.args:
         if value.interval is not None or value.items:
             raise RefusalError(f"{call.name} of {value.type}", "use EXTRACT(EPOCH FROM ...) to get a number")
@@ -197,8 +197,8 @@ def _avg(call: Call) -> Value:
 def _extremum(name: str) -> Callable[[Call], Value]:
     def rule(call: Call) -> Value:
         x = _one(call)
-        if x.type.name in {"boolean", "json", "jsonb", "record", "array"}:
-            raise RefusalError(f"{call.name} of {x.type}")
+        if x.type.name in {"boolean", "record"} or not x.type.has_order:
+            raise RefusalError(f"{call.name} of {x.type}", "cast it to text" if x.type.label else None)
         x = x if x.type.name != "unknown" else coerce(x, t.TEXT)
         return Value(call.invoke(name, x.sql, distinct=False), x.type)
 

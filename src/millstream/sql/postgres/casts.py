@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from millstream.sql.postgres import types as t
-from millstream.sql.postgres.constants import check_json, jsonb_text, parse_array, parse_interval
+from millstream.sql.postgres.constants import check_json, jsonb_text, parse_array, parse_interval, time_text, uuid_text
 from millstream.sql.postgres.refusals import RefusalError
 from millstream.sql.postgres.types import Type
 from millstream.sql.postgres.values import ITEM, NULL, Value, cast, interval, numeric_literal, text_literal
@@ -173,6 +173,12 @@ def _read(value: Value, target: Type) -> Value:
             return interval(str(months), str(days), str(micros))
         case "jsonb":
             return Value(text_literal(jsonb_text(text)), t.JSONB)
+        case "uuid":
+            return Value(text_literal(uuid_text(text)), t.UUID)
+        case "time":
+            return Value(text_literal(time_text(text)), t.TIME)
+        case "enum":
+            return Value(value.sql, target)
         case "json":
             return Value(text_literal(check_json(text)), t.JSON)
         case "smallint" | "integer" | "bigint" if re.fullmatch(r"\s*[+-]?\d+\s*", text):
@@ -312,6 +318,10 @@ _RULES: dict[tuple[str, str], Callable[[Value, Type], str]] = {
     ("timestamptz", "timestamp"): _plain,
     ("json", "text"): _same,
     ("jsonb", "text"): _same,
+    ("uuid", "text"): _same,
+    ("time", "text"): _same,
+    ("enum", "text"): _same,
+    ("opaque", "text"): _same,
     ("json", "jsonb"): _same,
     ("jsonb", "json"): _same,
     ("jsonb", "integer"): _jsonb_number,

@@ -12,7 +12,7 @@ from millstream.sql.postgres.casts import coerce, compared, unify
 from millstream.sql.postgres.functions import json as json_functions
 from millstream.sql.postgres.functions.arrays import quantified
 from millstream.sql.postgres.patterns import similar_to_java, to_java
-from millstream.sql.postgres.refusals import RefusalError, refused, wrong
+from millstream.sql.postgres.refusals import RefusalError, refuse_comparison, refused, wrong
 from millstream.sql.postgres.values import Value, text_literal
 
 if TYPE_CHECKING:
@@ -43,11 +43,18 @@ def compare(operator: str, left: Value, right: Value) -> Value:
     if left.type.is_integer and right.type.is_integer:  # both compare these by value
         return Value(f"({left.sql} {operator} {right.sql})", t.BOOLEAN)
     (a, b), type_ = compared(left, right)
-    if type_.is_json or type_.name == "record" or type_.name not in t.KNOWN:
-        raise RefusalError(f"a comparison of {type_}", "compare with ->> and a cast" if type_.is_json else None)
+    refuse_comparison(type_)
+    if type_.name == "record" or type_.name not in t.KNOWN:
+        raise RefusalError(f"a comparison of {type_}")
+    _refuse_order(operator, type_)
     if type_.element is not None and operator not in {"=", "<>"}:
         raise RefusalError(f"{type_} {operator} {type_}", "Spark sorts NULLs inside of arrays before other elements")
     return Value(f"({a.sql} {operator} {b.sql})", t.BOOLEAN)
+
+
+def _refuse_order(operator: str, type_: t.Type) -> None:
+    if type_.name == "enum" and operator not in {"=", "<>"}:
+        raise RefusalError(f"{type_} {operator} {type_}", "an enum is ordered as it was declared: use CASE, or ::text")
 
 
 def _rows(operator: str, left: Value, right: Value) -> Value:
@@ -74,6 +81,8 @@ def _comparison(self: Expressions, node: exp.Binary) -> Value:
     operand, every = found
     if isinstance(operand, exp.Query):
         return _three_valued(self, operator, left, operand, every)
+    refuse_comparison(left.type)
+    _refuse_order(operator, left.type)
     return quantified(operator, left, self.translate(operand), every=every)
 
 
@@ -82,8 +91,7 @@ def _distinct(self: Expressions, node: exp.Binary) -> Value:
     if left.items or right.items or t.INTERVAL in (left.type, right.type):
         raise RefusalError("IS DISTINCT FROM of rows or intervals")
     (a, b), type_ = compared(left, right)
-    if type_.is_json:
-        raise RefusalError(f"a comparison of {type_}", "compare with ->> and a cast")
+    refuse_comparison(type_)
     same = f"({a.sql} <=> {b.sql})"
     return Value(same if isinstance(node, exp.NullSafeEQ) else f"(NOT {same})", t.BOOLEAN)
 
@@ -112,8 +120,7 @@ def _in(self: Expressions, node: exp.In) -> Value:
     if t.REAL in types and len(types) > 1:
         return _maybe_not(node, _among_reals(left, list(zip(node.expressions, values, strict=True))))
     items, type_ = unify([left, *values])
-    if type_.is_json:
-        raise RefusalError(f"a comparison of {type_}", "compare with ->> and a cast")
+    refuse_comparison(type_)
     return _maybe_not(node, f"({items[0].sql} IN ({', '.join(v.sql for v in items[1:])}))")
 
 
@@ -144,8 +151,7 @@ def _in_query(self: Expressions, left: Value, query: exp.Expr, negated: bool = F
     lefts, casts = [], []
     for i, (operand, column) in enumerate(zip(operands, columns, strict=True)):
         (a, b), type_ = compared(operand, Value(f"__ms_c{i}", column.type))
-        if type_.is_json:
-            raise RefusalError(f"a comparison of {type_}", "compare with ->> and a cast")
+        refuse_comparison(type_)
         lefts.append(a.sql)
         casts.append(b.sql)
     names = [f"__ms_c{i}" for i in range(len(columns))]

@@ -43,7 +43,7 @@ def _as_operand(left: Value, right: t.Type) -> Value:
 def _extreme(name: str) -> Callable[[list[Value]], Value]:
     def rule(args: list[Value]) -> Value:
         values, type_ = unify(args)
-        if type_.is_json or type_.element is not None or type_.fields:
+        if not type_.has_order or type_.fields:
             raise RefusalError(f"{name} of {type_}")
         if len(values) == 1:
             return values[0]

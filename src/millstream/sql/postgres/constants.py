@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from decimal import Decimal
+from uuid import UUID
 
 from millstream.sql.postgres.refusals import RefusalError
 
@@ -104,6 +105,32 @@ def parse_array(text: str) -> list[str | None]:
             items.append(None if found.group(1).upper() == "NULL" else found.group(1))
         rest = rest[found.end() :]
     return items
+
+
+def uuid_text(text: str) -> str:
+    """A uuid as PostgreSQL prints it.
+
+    >>> uuid_text("{A0EEBC99-9C0B4EF8BB6D6BB9BD380A11}")
+    'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'
+    """
+    body = text[1:-1] if text[:1] == "{" and text[-1:] == "}" else text
+    if not re.fullmatch(r"[0-9a-fA-F]{4}(-?[0-9a-fA-F]{4}){7}", body):
+        raise RefusalError(f"the uuid {text!r}", "write it as a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")
+    return str(UUID(body))
+
+
+def time_text(text: str) -> str:
+    """A time of day as PostgreSQL prints it.
+
+    >>> time_text("9:30"), time_text("23:59:59.50")
+    ('09:30:00', '23:59:59.5')
+    """
+    found = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,6}))?)?", text.strip())
+    if not found:
+        raise RefusalError(f"the time {text!r}", "write it as 23:59:59")
+    hour, minute, second, fraction = found.groups()
+    part = (fraction or "").rstrip("0")
+    return f"{int(hour):02}:{minute}:{second or '00'}{'.' + part if part else ''}"
 
 
 def jsonb_text(text: str) -> str:

@@ -13,6 +13,7 @@ from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import unify
 from millstream.sql.postgres.expressions import Expressions
 from millstream.sql.postgres.names import Item, Output, Scope, folded
+from millstream.sql.postgres.native import column_type
 from millstream.sql.postgres.refusals import RefusalError, refused, wrong
 from millstream.sql.postgres.values import Value
 from millstream.sql.sources import Source, View
@@ -138,7 +139,8 @@ class FromClause:
         # the columns of an attached database have PostgreSQL's own names: "Total" is another one than total
         is_attached = len(split_name(found.id)) == 3
         names = [c.name if is_attached else c.name.lower() for c in described]
-        types = [t.from_spark(c.type) or t.Type(c.type) for c in described]
+        native = dict(found.native_types)
+        types = [column_type(c.type, native.get(c.name)) for c in described]
         return tuple(Output(name, type_) for name, type_ in zip(names, types, strict=True))
 
     def _lateral(self, node: exp.Lateral, *, is_first: bool) -> str:

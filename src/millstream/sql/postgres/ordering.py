@@ -40,8 +40,8 @@ def key_of(node: exp.Expr, value: Value) -> Key:
     """A key with its direction, as the parser found it."""
     if not isinstance(node, exp.Ordered) or node.args.get("with_fill"):
         raise RefusalError("this ORDER BY")
-    if value.items or value.type.is_json or value.type.element is not None:
-        raise RefusalError(f"ORDER BY {value.type}")
+    if value.items or not value.type.has_order:
+        raise RefusalError(f"ORDER BY {value.type}", "cast it to text" if value.type.label else None)
     if value.interval is not None:
         value = Value(value.interval.span, value.type)
     return Key(value, bool(node.args.get("desc")), bool(node.args.get("nulls_first")))

@@ -13,7 +13,7 @@ from millstream.sql.postgres.expressions import Expressions
 from millstream.sql.postgres.from_items import FromClause, values_text
 from millstream.sql.postgres.names import Output, Scope, folded
 from millstream.sql.postgres.ordering import key_of
-from millstream.sql.postgres.refusals import RefusalError, refuse_json, refused, wrong
+from millstream.sql.postgres.refusals import RefusalError, refuse_unequal, refused, wrong
 from millstream.sql.postgres.titles import title_of
 from millstream.sql.postgres.values import Value, cast, unknown_literal
 from millstream.sql.sources import Analyzer, Sources
@@ -128,7 +128,7 @@ class Translator:
         left, columns = self._with_types(left, left_columns, tuple(_settled(w) for w in wanted))
         right, _ = self._with_types(right, right_columns, tuple(_settled(w) for w in wanted))
         if node.args.get("distinct") or not isinstance(node, exp.Union):
-            refuse_json(wanted, node.key.upper())
+            refuse_unequal(wanted, node.key.upper())
         word = f"{node.key.upper()}{'' if node.args.get('distinct') else ' ALL'}"
         tail = self._tail(node, columns, None)
         return f"{_side(node.this, left)} {word} {_side(node.expression, right)}{tail}", columns
@@ -158,7 +158,7 @@ class Translator:
         if distinct is not None and distinct.args.get("on") is not None:
             return self._distinct_on(node, expressions, items, text), columns
         if distinct is not None:
-            refuse_json((c.type for c in columns), "DISTINCT")
+            refuse_unequal((c.type for c in columns), "DISTINCT")
         listed = ", ".join(_aliased(name, value) for name, value in items)
         head = f"SELECT {'DISTINCT ' if distinct is not None else ''}{listed}"
         return head + text + self._tail(node, columns, expressions, items), columns
@@ -220,7 +220,7 @@ class Translator:
             if named:
                 return named[0].sql if named[0].constant is None else str([n for n, _ in items].index(name) + 1)
         value = expressions.scalar(node)
-        refuse_json([value.type], "GROUP BY")
+        refuse_unequal([value.type], "GROUP BY")
         return value.sql
 
     def _by_place(self, node: exp.Literal, items: list[tuple[str, Value]]) -> str:
@@ -228,7 +228,7 @@ class Translator:
         if not 1 <= place <= len(items):
             raise wrong(f"GROUP BY position {node.this} is not in the select list", node, self.sql)
         value = items[place - 1][1]
-        refuse_json([value.type], "GROUP BY")
+        refuse_unequal([value.type], "GROUP BY")
         return value.sql if value.constant is None and not value.is_null else str(place)
 
     # DISTINCT ON, ORDER BY, LIMIT

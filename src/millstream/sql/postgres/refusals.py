@@ -39,11 +39,19 @@ def wrong(
     return MillstreamError(code, what, position=position_of(node), sql=sql, hint=hint)
 
 
-def refuse_json(types: Iterable[Type], what: str) -> None:
+def refuse_unequal(types: Iterable[Type], what: str) -> None:
     """Where values are grouped by equality: 1 and 1.0 are equal as jsonb, but not as the texts that stand for them."""
     for type_ in types:
-        if type_.is_json:
-            raise RefusalError(f"{what} of {type_}", "use ->> to get a text, or cast it to text")
+        if not type_.has_equality:
+            hint = "use ->> to get a text, or cast it to text" if type_.is_json else "cast it to text"
+            raise RefusalError(f"{what} of {type_}", hint)
+
+
+def refuse_comparison(type_: Type) -> None:
+    """The same, where two values are compared."""
+    if not type_.has_equality:
+        hint = "compare with ->> and a cast" if type_.is_json else "compare it as text: (...)::text"
+        raise RefusalError(f"a comparison of {type_}", hint)
 
 
 class RefusalError(Exception):

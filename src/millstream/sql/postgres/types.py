@@ -19,6 +19,7 @@ class Type:
         shows_scale: of a `numeric`: whether PostgreSQL would print just as many digits behind the point.
         element: of an array.
         fields: of a composite type.
+        label: PostgreSQL's name of a type that here is only an `enum`, or `opaque`: a text that can be passed on.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Type:
     shows_scale: bool = True
     element: Type | None = None
     fields: tuple[tuple[str, Type], ...] = ()
+    label: str = ""
 
     @property
     def spark(self) -> str:
@@ -69,15 +71,25 @@ class Type:
         """A date or timestamp."""
         return self.name in {"date", "timestamp", "timestamptz"}
 
+    @property
+    def has_equality(self) -> bool:
+        """Whether values are equal where the texts that stand for them are."""
+        return not self.is_json and self.name != "opaque" and (self.element is None or self.element.has_equality)
+
+    @property
+    def has_order(self) -> bool:
+        """Whether Spark has PostgreSQL's order of them: an enum's is that of its declaration."""
+        return self.has_equality and self.name != "enum" and self.element is None
+
     def __str__(self) -> str:
-        return f"{self.element}[]" if self.element is not None else self.name
+        return f"{self.element}[]" if self.element is not None else self.label or self.name
 
 
 SMALLINT, INTEGER, BIGINT = Type("smallint"), Type("integer"), Type("bigint")
 REAL, DOUBLE = Type("real"), Type("double precision")
 TEXT, BOOLEAN, BYTEA = Type("text"), Type("boolean"), Type("bytea")
 DATE, TIMESTAMP, TIMESTAMPTZ, INTERVAL = Type("date"), Type("timestamp"), Type("timestamptz"), Type("interval")
-JSON, JSONB = Type("json"), Type("jsonb")
+JSON, JSONB, UUID, TIME = Type("json"), Type("jsonb"), Type("uuid"), Type("time")
 UNKNOWN = Type("unknown")
 """Of a string literal or NULL, until something says what it is."""
 
@@ -96,6 +108,10 @@ _SPARK = {
     "timestamptz": "TIMESTAMP",
     "json": "STRING",
     "jsonb": "STRING",
+    "uuid": "STRING",
+    "time": "STRING",
+    "enum": "STRING",
+    "opaque": "STRING",
     "unknown": "STRING",
 }
 KNOWN = {*_SPARK, "numeric", "array", "record"}
@@ -204,4 +220,4 @@ def _common(one: Type, two: Type) -> Type | None:
     if one.element is not None and two.element is not None:
         element = _common(one.element, two.element)
         return array_of(element) if element is not None else None
-    return one if one.name == two.name and not one.fields else None
+    return one if one.name == two.name and not one.fields and one.label == two.label else None

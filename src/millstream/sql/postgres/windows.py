@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millstream.sql.postgres.ordering import keys_of, ordered
-from millstream.sql.postgres.refusals import RefusalError, refuse_json, wrong
+from millstream.sql.postgres.refusals import RefusalError, refuse_unequal, wrong
 
 if TYPE_CHECKING:
     from millstream.sql.postgres.expressions import Expressions
@@ -31,7 +31,7 @@ def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> str:
     parts = []
     if partition:
         values = [self.scalar(p) for p in partition]
-        refuse_json((v.type for v in values), "PARTITION BY")
+        refuse_unequal((v.type for v in values), "PARTITION BY")
         parts.append("PARTITION BY " + ", ".join(v.sql for v in values))
     if order is not None:
         parts.append("ORDER BY " + ordered(keys_of(self, order.expressions)))

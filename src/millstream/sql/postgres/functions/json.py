@@ -263,7 +263,7 @@ def printed(value: Value, space: str = "") -> str:
         text = value.sql
     elif type_.is_integer or type_.name in {"numeric", "boolean"}:
         text = as_text(value).sql
-    elif type_.name in {"text", "unknown", "date"}:
+    elif type_.name in {"text", "unknown", "date", "uuid", "time", "enum"}:
         text = quoted(as_text(value).sql)
     elif type_ == t.TIMESTAMP:
         text = f"CONCAT('\"', REPLACE({as_text(value).sql}, ' ', 'T'), '\"')"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from millstream.sql.postgres.names import folded
 from millstream.sql.postgres.ordering import keys_of, ordered
 from millstream.sql.postgres.refusals import RefusalError, refuse_unequal, wrong
 
@@ -19,15 +20,7 @@ def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> str:
     Args:
         needs_order: Spark wants an ORDER BY here; without one all rows are equal.
     """
-    partition: list[exp.Expr] = list(node.args.get("partition_by") or [])
-    order, spec = node.args.get("order"), node.args.get("spec")
-    name = node.args.get("alias")
-    if name is not None:
-        base = self.windows.get(name.name.lower())
-        if base is None:
-            raise wrong(f"there is no window {name.name}", node, self.queries.sql)
-        partition = list(base.args.get("partition_by") or []) + partition
-        order, spec = base.args.get("order") or order, base.args.get("spec") or spec
+    partition, order, spec = _written_out(self, node)
     parts = []
     if partition:
         values = [self.scalar(p) for p in partition]
@@ -40,6 +33,26 @@ def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> str:
     if spec is not None:
         parts.append(_frame(self, spec))
     return f"({' '.join(parts)})"
+
+
+def _written_out(
+    self: Expressions, node: exp.Window
+) -> tuple[list[exp.Expr], exp.Order | None, exp.WindowSpec | None]:
+    """PARTITION BY, ORDER BY and frame of a window, whichever of the windows it is built on has them."""
+    partition: list[exp.Expr] = []
+    order, spec = None, None
+    passed: set[str] = set()
+    while True:
+        partition = list(node.args.get("partition_by") or []) + partition
+        order, spec = node.args.get("order") or order, node.args.get("spec") or spec
+        name = node.args.get("alias")
+        if name is None:
+            return partition, order, spec
+        base = self.windows.get(folded(name))
+        if base is None or folded(name) in passed:
+            raise wrong(f"there is no window {name.name}", node, self.queries.sql)
+        passed.add(folded(name))
+        node = base
 
 
 def _frame(self: Expressions, spec: exp.WindowSpec) -> str:

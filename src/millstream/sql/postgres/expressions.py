@@ -116,13 +116,14 @@ class Expressions:
         name, table = folded(node.this), folded(node.args.get("table")) or None
         scope: Scope | None = self.scope
         while scope is not None:
-            if table is None and name in scope.shared:
-                return scope.shared[name]
-            found = list(scope.candidates(name, table))
+            if table is None:
+                found = [value for column, value in scope.unqualified() if column == name]
+            else:
+                found = [item.value(column) for item, column in scope.candidates(name, table)]
             if len(found) > 1:
                 raise wrong(f"the column {name} is ambiguous", node, self.queries.sql, hint="qualify it by its table")
             if found:
-                return found[0][0].value(found[0][1])
+                return found[0]
             whole = self._whole_item(name, scope) if table is None else None
             if whole is not None:
                 return whole

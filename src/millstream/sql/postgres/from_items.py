@@ -11,6 +11,7 @@ from millstream.naming import quote, split_name
 from millstream.sql.postgres import series as rows
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import unify
+from millstream.sql.postgres.comparisons import compare
 from millstream.sql.postgres.expressions import Expressions
 from millstream.sql.postgres.names import Item, Output, Scope, folded
 from millstream.sql.postgres.native import column_type
@@ -39,9 +40,9 @@ class FromClause:
         text = self._item(source.this, is_first=True)
         has_comma = False
         for node in (*select.args.get("joins", ()), *select.args.get("laterals", ())):
-            if has_comma and node.args.get("side") in {"RIGHT", "FULL"}:
+            if has_comma and (bound := _looks_back(node)):
                 hint = "a comma binds less than a join: write CROSS JOIN, in the order you mean"
-                raise refused(f"{node.args['side']} JOIN behind a comma", node, self._translator.sql, hint)
+                raise refused(f"{bound} behind a comma", node, self._translator.sql, hint)
             has_comma = has_comma or not any(node.args.get(k) for k in ("side", "kind", "on", "using", "method"))
             text += self._join(node)
         return text
@@ -60,28 +61,40 @@ class FromClause:
         on, using = node.args.get("on"), node.args.get("using")
         if method == "NATURAL" or using:
             names = [folded(u.this if isinstance(u, exp.Column) else u) for u in using or ()] or self._common(before)
-            self._merge(names, before, node)
-            shown = f" USING ({', '.join(map(quote, names))})" if names else " ON TRUE"
-            return f" {side} JOIN {item}{shown}".replace("  ", " ")
+            shown = f"{' ' + side if side else ''} JOIN {item}"
+            return f"{shown} ON {self._merge(names, before, side, node)}"
         if on is None:
             return f" CROSS JOIN {item}" if not side else f" {side} JOIN {item}"
         condition = Expressions(self._translator, self._scope).condition(on)
         return f" {side + ' ' if side else ''}JOIN {item} ON {condition}"
 
     def _common(self, before: int) -> list[str]:
-        left = {c.name for i in self._scope.items[:before] for c in i.columns}
-        return [c.name for i in self._scope.items[before:] for c in i.columns if c.name in left]
+        """Names that both sides have, in the left side's order."""
+        right = {c.name for i in self._scope.items[before:] for c in i.columns}
+        left = self._scope.unqualified(self._scope.items[:before])
+        return list(dict.fromkeys(name for name, _ in left if name in right))
 
-    def _merge(self, names: list[str], before: int, node: exp.Expr) -> None:
-        """Columns of USING are one column from now on, to be called by their bare name."""
+    def _merge(self, names: list[str], before: int, side: str, node: exp.Expr) -> str:
+        """The condition of USING; its columns are one column from now on, to be called by their bare name."""
+        sql, scope = self._translator.sql, self._scope
+        tests, shared = [], {}
+        left, right = scope.unqualified(scope.items[:before]), scope.items[before]
         for name in names:
-            found = [c for i in self._scope.items for c in [i.find(name)] if c is not None]
-            if len(found) < 2:
-                raise wrong(f"there is no column {name} on both sides", node, self._translator.sql, Code.UNKNOWN_COLUMN)
-            type_ = t.common([c.type for c in found])
-            if type_ is None:
-                raise refused(f"USING ({name}) of {found[0].type} and {found[-1].type}", node, self._translator.sql)
-            self._scope.shared[name] = Value(quote(name), type_)
+            ours, other = [value for n, value in left if n == name], right.find(name)
+            if not ours or other is None:
+                raise wrong(f"there is no column {name} on both sides", node, sql, Code.UNKNOWN_COLUMN)
+            if len(ours) > 1:
+                raise wrong(f"the column {name} of USING is ambiguous", node, sql)
+            one, two = ours[0], right.value(other)
+            try:
+                tests.append(compare("=", one, two).sql)
+                shared[name] = _merged(one, two, side)
+            except RefusalError as e:
+                raise refused(f"USING ({name}) of {one.type} and {two.type}", node, sql, e.hint) from e
+        scope.merged |= {(i.name, name) for i in scope.items for name in names if i.find(name) is not None}
+        # a name that comes again is a new column, and stands first
+        scope.shared = shared | {n: v for n, v in scope.shared.items() if n not in shared}
+        return " AND ".join(tests) or "TRUE"
 
     # Items
 
@@ -215,6 +228,24 @@ class FromClause:
             raise wrong(f"the name {name} is used twice in FROM", node, self._translator.sql)
         self._scope.items.append(Item(name, renamed))
         return f"{quote(name)}({', '.join(quote(c.name) for c in renamed)})" if names else quote(name)
+
+
+def _looks_back(node: exp.Expr) -> str | None:
+    """A join that means another thing if there is more on its left side."""
+    side = node.args.get("side")
+    if side in {"RIGHT", "FULL"}:
+        return f"{side} JOIN"
+    return "NATURAL JOIN" if node.args.get("method") else "USING" if node.args.get("using") else None
+
+
+def _merged(left: Value, right: Value, side: str) -> Value:
+    """The column that USING makes of two: the one that has the common type, unless it may be missing."""
+    (one, two), type_ = unify([left, right])
+    if side == "FULL":
+        return Value(f"COALESCE({one.sql}, {two.sql})", type_)
+    if side == "RIGHT":
+        return two
+    return right if not side and right.type == type_ and left.type != type_ else one
 
 
 def values_text(expressions: Expressions, node: exp.Values) -> tuple[str, tuple[Output, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -53,9 +53,21 @@ class Scope:
     items: list[Item] = field(default_factory=list)
     outer: Scope | None = None
     shared: dict[str, Value] = field(default_factory=dict)
-    """Columns that joins USING have merged, by name."""
+    """Columns that joins USING have merged, by name, those of the last join first."""
+    merged: set[tuple[str, str]] = field(default_factory=set)
+    """What they were before: item and column. These are found by their qualified names only."""
     ctes: Mapping[str, tuple[Output, ...]] = field(default_factory=dict)
     """The queries of WITH that can be read here."""
+
+    def unqualified(self, items: Sequence[Item] | None = None) -> list[tuple[str, Value]]:
+        """The columns that `*` means, in its order, and that a bare name can mean; of all items, or of some."""
+        rest = [
+            (c.name, i.value(c))
+            for i in (self.items if items is None else items)
+            for c in i.columns
+            if (i.name, c.name) not in self.merged
+        ]
+        return [*self.shared.items(), *rest]
 
     def candidates(self, column: str, table: str | None) -> Iterator[tuple[Item, Output]]:
         """Columns of that name in this SELECT."""

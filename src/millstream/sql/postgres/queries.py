@@ -187,11 +187,10 @@ class Translator:
             if not found:
                 raise wrong(f"there is no table {table} in FROM", node, self.sql)
             return [(c.name, found[0].value(c)) for c in found[0].columns]
-        shared = list(scope.shared.items())
-        rest = [(c.name, i.value(c)) for i in scope.items for c in i.columns if c.name not in scope.shared]
-        if not shared and not rest:
+        columns = scope.unqualified()
+        if not columns:
             raise wrong("SELECT * without FROM", node, self.sql)
-        return shared + rest
+        return columns
 
     def _group(self, node: exp.Group, expressions: Expressions, items: list[tuple[str, Value]]) -> str:
         for name, value in node.args.items():

@@ -35,9 +35,7 @@ def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> str:
     return f"({' '.join(parts)})"
 
 
-def _written_out(
-    self: Expressions, node: exp.Window
-) -> tuple[list[exp.Expr], exp.Order | None, exp.WindowSpec | None]:
+def _written_out(self: Expressions, node: exp.Window) -> tuple[list[exp.Expr], exp.Order | None, exp.WindowSpec | None]:
     """PARTITION BY, ORDER BY and frame of a window, whichever of the windows it is built on has them."""
     partition: list[exp.Expr] = []
     order, spec = None, None

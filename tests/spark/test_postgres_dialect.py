@@ -186,6 +186,46 @@ def test_queries_mean_what_postgresql_means(title: str, world: World) -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
+CLOCKS = [
+    "timestamptz '2024-11-03 05:30+00' AT TIME ZONE 'UTC'",
+    "timestamptz '2024-11-03 06:30+00' AT TIME ZONE 'UTC'",
+    "timestamptz '2024-11-03 06:30+00' AT TIME ZONE 'Europe/Berlin'",
+    "date_trunc('hour', timestamptz '2024-11-03 05:30+00')",
+    "date_trunc('hour', timestamptz '2024-11-03 06:30:30+00')",
+    "date_trunc('minute', timestamptz '2024-11-03 06:30:30+00')",
+    "date_trunc('day', timestamptz '2024-11-03 06:30+00')",
+    "date_trunc('month', date '2024-11-03')",
+    "ts::timestamptz",
+    "tz AT TIME ZONE 'UTC'",
+    "ts AT TIME ZONE 'UTC'",
+    "('2024-11-03 01:30'::timestamp) AT TIME ZONE 'UTC'",
+    "'2024-11-03 01:30'::timestamptz",
+    "'2024-11-03 00:30'::timestamptz",
+    "'2024-11-03 02:00'::timestamptz",
+    "'2024-03-10 02:30'::timestamptz",
+    "'2024-03-10 01:30'::timestamptz",
+    "('2024-11-03 01:30' || repeat('', i))::timestamptz",
+    "('2024-11-03 01:30' || repeat('+00', 1))::timestamptz",
+    "('2024-11-03' || repeat('', i))::timestamptz",
+    "(d + 0)::timestamptz",
+    "to_timestamp('2024-11-03 01:30:00', 'YYYY-MM-DD HH24:MI:SS')",
+]
+
+
+def test_times_that_come_twice_are_the_later_ones(world: World) -> None:
+    """On a session's clock that is put back; what is compared are moments, or clocks of other places."""
+    world.postgres.execute("SET TIME ZONE 'America/New_York'")
+    before = world.spark.conf.get("spark.sql.session.timeZone")
+    world.spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        listed = ", ".join(f"{e} AS c{i}" for i, e in enumerate(CLOCKS))
+        wrong = world.compare(f"SELECT {listed} FROM v WHERE id < 4 ORDER BY id", CLOCKS)
+    finally:
+        world.spark.conf.set("spark.sql.session.timeZone", before)
+        world.postgres.execute("SET TIME ZONE 'UTC'")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
 FAILING = [
     "'abc'::text::integer",
     "'1.5'::text::integer",

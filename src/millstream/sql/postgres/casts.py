@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from millstream.sql.postgres import types as t
+from millstream.sql.postgres.clocks import moment
 from millstream.sql.postgres.constants import check_json, jsonb_text, parse_array, parse_interval, time_text, uuid_text
 from millstream.sql.postgres.refusals import RefusalError
 from millstream.sql.postgres.types import Type
@@ -18,6 +19,8 @@ _TIME = r"[ T]\\d{1,2}:\\d{2}(:\\d{2}(\\.\\d{1,6})?)?"
 _TIMESTAMP = rf"^\\s*\\d{{4}}-\\d{{1,2}}-\\d{{1,2}}({_TIME})?\\s*$"
 _TIMESTAMPTZ = rf"^\\s*\\d{{4}}-\\d{{1,2}}-\\d{{1,2}}({_TIME} ?([+-]\\d{{1,2}}(:\\d{{2}})?|Z)?)?\\s*$"
 _LITERALS = {"date": _DATE, "timestamp": _TIMESTAMP, "timestamptz": _TIMESTAMPTZ}
+_ZONE = re.compile(r":\d{2}[.\d]* ?([+-]\d{1,2}(:\d{2})?|Z)\s*$")
+_NO_SECONDS = r"([ T]\d{1,2}:\d{2}) ?((?:[+-]\d{1,2}(?::\d{2})?|Z)\s*)$"
 _TRUE = "'t', 'tr', 'tru', 'true', 'y', 'ye', 'yes', 'on', '1'"
 _FALSE = "'f', 'fa', 'fal', 'fals', 'false', 'n', 'no', 'of', 'off', '0'"
 
@@ -189,6 +192,11 @@ def _read(value: Value, target: Type) -> Value:
         case "date" | "timestamp" | "timestamptz":
             if not re.match(_LITERALS[target.name].replace("\\\\", "\\"), text):
                 raise RefusalError(f"the {target} {text!r}", "write it as 2024-12-31 or 2024-12-31 23:59:59")
+            if target == t.TIMESTAMPTZ:
+                bare = cast(text_literal(re.sub(_NO_SECONDS, r"\1:00\2", text.strip())), target)
+                return Value(
+                    bare if _ZONE.search(text) else moment(cast(text_literal(text.strip()), t.TIMESTAMP)), target
+                )
             return Value(cast(text_literal(text.strip()), target), target)
     rule = _RULES.get(("text", _family(target)))
     if rule is None:
@@ -228,6 +236,19 @@ def _checked(pattern: str, kind: str) -> Callable[[Value, Type], str]:
         return cast(f"CASE WHEN {value.sql} RLIKE '{pattern}' THEN {value.sql} ELSE {said} END", target)
 
     return rule
+
+
+def _clock_to_moment(value: Value, target: Type) -> str:
+    return moment(cast(value.sql, t.TIMESTAMP) if value.type != t.TIMESTAMP else value.sql)
+
+
+def _text_to_moment(value: Value, target: Type) -> str:
+    """By its own offset, or else on the session's clock."""
+    checked = _checked(_TIMESTAMPTZ, "timestamp")
+    # Spark wants the seconds before an offset
+    text = Value(f"REGEXP_REPLACE({value.sql}, {text_literal(_NO_SECONDS)}, '$1:00$2')", t.TEXT)
+    zoned = f"{value.sql} RLIKE {text_literal(_ZONE.pattern)}"
+    return f"CASE WHEN {zoned} THEN {checked(text, t.TIMESTAMPTZ)} ELSE {moment(checked(value, t.TIMESTAMP))} END"
 
 
 def _float_to_integer(value: Value, target: Type) -> str:
@@ -301,7 +322,7 @@ _RULES: dict[tuple[str, str], Callable[[Value, Type], str]] = {
     ("text", "boolean"): _text_to_boolean,
     ("text", "date"): _checked(_DATE, "date"),
     ("text", "timestamp"): _checked(_TIMESTAMP, "timestamp"),
-    ("text", "timestamptz"): _checked(_TIMESTAMPTZ, "timestamp"),
+    ("text", "timestamptz"): _text_to_moment,
     ("text", "text"): _same,
     ("text", "json"): _same,
     ("text", "jsonb"): _same,
@@ -310,10 +331,10 @@ _RULES: dict[tuple[str, str], Callable[[Value, Type], str]] = {
     ("boolean", "integer"): _boolean_to_integer,
     ("date", "text"): _plain,
     ("date", "timestamp"): _plain,
-    ("date", "timestamptz"): _plain,
+    ("date", "timestamptz"): _clock_to_moment,
     ("timestamp", "text"): _plain,
     ("timestamp", "date"): _plain,
-    ("timestamp", "timestamptz"): _plain,
+    ("timestamp", "timestamptz"): _clock_to_moment,
     ("timestamptz", "date"): _plain,
     ("timestamptz", "timestamp"): _plain,
     ("json", "text"): _same,

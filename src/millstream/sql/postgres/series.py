@@ -87,6 +87,10 @@ def _generate_series(args: list[Value]) -> Series:
     return Series(array, (Output("generate_series", type_),))
 
 
+_EARLY = re.compile(r"(CASE WHEN CAST\(\(CAST\(\()?CAST\('\d{4}-\d\d?-(0?[1-9]|1\d|2[0-8])\b")
+"""A literal of a day that every month has."""
+
+
 def _series_of_times(args: list[Value]) -> Series:
     if len(args) != 3:
         raise RefusalError("generate_series of timestamps without a step")
@@ -96,7 +100,7 @@ def _series_of_times(args: list[Value]) -> Series:
         first, last = convert(first, type_), convert(last, type_)
     by = coerce(args[2], t.INTERVAL).interval
     assert by is not None
-    if by.months != "0" and not re.match(r"CAST\('\d{4}-\d\d?-(0?[1-9]|1\d|2[0-8])\b", first.sql):
+    if by.months != "0" and not any(_EARLY.match(sql) for sql in (args[0].sql, first.sql)):
         hint = "a 31st becomes a 28th for good on PostgreSQL's way: start from a literal before the 29th"
         raise RefusalError("generate_series by months from such a start", hint)
     parts = (by.months, by.days, by.micros)

@@ -10,7 +10,8 @@ import re
 
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.arithmetic import micros_of
-from millstream.sql.postgres.casts import coerce
+from millstream.sql.postgres.casts import coerce, convert
+from millstream.sql.postgres.clocks import moment, moment_at, shown_at, zone_named
 from millstream.sql.postgres.functions.registry import function, simple
 from millstream.sql.postgres.refusals import RefusalError
 from millstream.sql.postgres.types import Type, numeric
@@ -79,10 +80,12 @@ def _date_trunc(unit: Value, x: Value) -> Value:
         cut = f"CAST({_DAYS[word].format(d=_day(ntz))} AS TIMESTAMP_NTZ)"
     elif word in _CLOCK:
         cut = f"(CAST({_day(ntz)} AS TIMESTAMP_NTZ) + {_CLOCK[word].format(x=ntz)})"
+        if x.type == t.TIMESTAMPTZ:  # it stays on its side of a change of the clocks
+            return Value(f"({x.sql} - ({ntz} - {cut}))", t.TIMESTAMPTZ)
     else:
         raise RefusalError(f"date_trunc to {word!r}")
     # of a date, PostgreSQL makes a timestamptz
-    return Value(cut, t.TIMESTAMP) if x.type == t.TIMESTAMP else Value(cast(cut, t.TIMESTAMPTZ), t.TIMESTAMPTZ)
+    return Value(cut, t.TIMESTAMP) if x.type == t.TIMESTAMP else Value(moment(cut), t.TIMESTAMPTZ)
 
 
 # extract and date_part
@@ -204,12 +207,13 @@ def _to_timestamp(x: Value, pattern: Value | None = None) -> Value:
         if not x.type.is_number:
             raise RefusalError(f"to_timestamp of {x.type}")
         return Value(f"TIMESTAMP_SECONDS({cast(x.sql, t.DOUBLE)})", t.TIMESTAMPTZ)
-    return Value(f"TO_TIMESTAMP({coerce(x, t.TEXT).sql}, {text_literal(_java_pattern(pattern))})", t.TIMESTAMPTZ)
+    shown = f"TO_TIMESTAMP_NTZ({coerce(x, t.TEXT).sql}, {text_literal(_java_pattern(pattern))})"
+    return Value(moment(shown), t.TIMESTAMPTZ)
 
 
 @function("to_date", "text text!")
 def _to_date(x: Value, pattern: Value) -> Value:
-    return Value(f"CAST(TO_TIMESTAMP({x.sql}, {text_literal(_java_pattern(pattern))}) AS DATE)", t.DATE)
+    return Value(f"CAST(TO_TIMESTAMP_NTZ({x.sql}, {text_literal(_java_pattern(pattern))}) AS DATE)", t.DATE)
 
 
 _JAVA = {"YYYY": "yyyy", "MM": "MM", "DD": "dd", "HH24": "HH", "MI": "mm", "SS": "ss"}
@@ -317,12 +321,13 @@ def _to_char(x: Value, pattern: Value) -> Value:
 
 def at_time_zone(x: Value, zone: Value) -> Value:
     """`x AT TIME ZONE zone`: a moment on that place's clock, or the moment a clock there shows x."""
+    if not isinstance(zone.constant, str):
+        raise RefusalError("AT TIME ZONE with a zone that is not a constant")
+    place = zone_named(zone.constant)
     if x.type == t.DATE:
-        x = Value(cast(x.sql, t.TIMESTAMPTZ), t.TIMESTAMPTZ)
-    place = coerce(zone, t.TEXT).sql
-    session = "CURRENT_TIMEZONE()"
+        x = convert(x, t.TIMESTAMPTZ)
     if x.type == t.TIMESTAMPTZ:
-        return Value(f"CONVERT_TIMEZONE({session}, {place}, CAST({x.sql} AS TIMESTAMP_NTZ))", t.TIMESTAMP)
+        return Value(shown_at(x.sql, place), t.TIMESTAMP)
     if x.type == t.TIMESTAMP:
-        return Value(f"CAST(CONVERT_TIMEZONE({place}, {session}, {x.sql}) AS TIMESTAMP)", t.TIMESTAMPTZ)
+        return Value(moment_at(x.sql, place), t.TIMESTAMPTZ)
     raise RefusalError(f"AT TIME ZONE of {x.type}")

@@ -35,6 +35,7 @@ class Call:
     condition: str | None = None
     window: str | None = None
     """The text behind OVER."""
+    window_order: list[Key] = field(default_factory=list)
     absent: bool = False
     """ABSENT ON NULL."""
     returning: t.Type = t.JSON
@@ -79,7 +80,7 @@ def read(self: Expressions, node: exp.Expr) -> Call:
     call = _bare(self, node)
     if window is not None:
         needs_order = call.name in _WINDOW_ONLY and call.name not in {"first_value", "last_value", "nth_value"}
-        call.window = over(self, window, needs_order=needs_order)
+        call.window, call.window_order = over(self, window, needs_order=needs_order)
     if condition is not None:
         call.condition = self.boolean(condition)
     if within is not None:
@@ -295,6 +296,8 @@ def _json_agg(type_: t.Type) -> Callable[[Call], Value]:
 def _json_object_agg(call: Call) -> Value:
     if len(call.args) != 2 or call.order or call.distinct:
         raise RefusalError(f"{call.name} with such arguments")
+    if call.window_order:
+        raise RefusalError(f"{call.name} over an ordered window", "use jsonb_object_agg, which sorts its keys")
     key, value = coerce(call.args[0], t.TEXT), call.args[1]
     pair = _present(call, value, f"CONCAT({printed(key)}, ' : ', {printed(value)})")
     listed = f"ARRAY_SORT({call.invoke('COLLECT_LIST', pair)})"

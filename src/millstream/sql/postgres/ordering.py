@@ -53,11 +53,11 @@ def ordered(keys: list[Key]) -> str:
 
 
 def sorted_list(call: Call, x: Value) -> str:
-    """The values of an aggregate as a list, NULLs kept, in its order; without one, in the order of the values.
+    """The values of an aggregate as a list, NULLs kept, in its order or its window's; without one, in the values' own.
 
     Any order is right then; a fixed one gives the same result at each refresh.
     """
-    keys = call.order or [Key(x, descending=False, nulls_first=False)]
+    keys = call.order or [*call.window_order, Key(x, descending=False, nulls_first=False)]
     fields = []
     for i, key in enumerate(keys):
         fields += [f"'n{i}', {key.value.sql} IS NULL", f"'k{i}', {key.value.sql}"]

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millstream.sql.postgres.names import folded
-from millstream.sql.postgres.ordering import keys_of, ordered
+from millstream.sql.postgres.ordering import Key, keys_of, ordered
 from millstream.sql.postgres.refusals import RefusalError, refuse_unequal, wrong
 
 if TYPE_CHECKING:
     from millstream.sql.postgres.expressions import Expressions
 
 
-def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> str:
-    """`(PARTITION BY ... ORDER BY ... frame)`; named windows are written out.
+def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> tuple[str, list[Key]]:
+    """`(PARTITION BY ... ORDER BY ... frame)`, and the keys of its order; named windows are written out.
 
     Args:
         needs_order: Spark wants an ORDER BY here; without one all rows are equal.
@@ -26,13 +26,14 @@ def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> str:
         values = [self.scalar(p) for p in partition]
         refuse_unequal((v.type for v in values), "PARTITION BY")
         parts.append("PARTITION BY " + ", ".join(v.sql for v in values))
-    if order is not None:
-        parts.append("ORDER BY " + ordered(keys_of(self, order.expressions)))
+    keys = keys_of(self, order.expressions) if order is not None else []
+    if keys:
+        parts.append("ORDER BY " + ordered(keys))
     elif needs_order:
         parts.append("ORDER BY NULL")
     if spec is not None:
         parts.append(_frame(self, spec))
-    return f"({' '.join(parts)})"
+    return f"({' '.join(parts)})", keys
 
 
 def _written_out(self: Expressions, node: exp.Window) -> tuple[list[exp.Expr], exp.Order | None, exp.WindowSpec | None]:

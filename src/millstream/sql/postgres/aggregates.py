@@ -283,6 +283,8 @@ def _json_agg(type_: t.Type) -> Callable[[Call], Value]:
         x = _one(call)
         if call.distinct:
             raise RefusalError(f"{call.name} with DISTINCT")
+        if x.type.element is not None and type_ == t.JSON:
+            raise RefusalError(f"{call.name} of {x.type}", "use jsonb_agg: json_agg puts them on lines")
         space = " " if type_ == t.JSONB else ""
         listed = sorted_list(call, x)
         if call.absent:

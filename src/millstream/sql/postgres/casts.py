@@ -183,7 +183,7 @@ def _read(value: Value, target: Type) -> Value:
         case "enum":
             return Value(value.sql, target)
         case "json":
-            return Value(text_literal(check_json(text)), t.JSON)
+            return Value(text_literal(check_json(text)), t.JSON, constant=text)
         case "smallint" | "integer" | "bigint" if re.fullmatch(r"\s*[+-]?\d+\s*", text):
             return Value(cast(text_literal(text.strip()), target), target, constant=int(text))
         case "numeric":
@@ -285,6 +285,13 @@ def _boolean_to_integer(value: Value, target: Type) -> str:
     return cast(value.sql, target)
 
 
+def _json_to_jsonb(value: Value, target: Type) -> str:
+    if not isinstance(value.constant, str):
+        hint = "build it with the functions of jsonb, or take parts of it: ((...)::jsonb) ->> 'key'"
+        raise RefusalError("a cast from json to jsonb", hint)
+    return text_literal(jsonb_text(value.constant))
+
+
 def _jsonb_number(value: Value, target: Type) -> str:
     number = cast(value.sql, t.numeric(t.MAX_DIGITS, t.DEFAULT_SCALE))
     if target.is_integer:
@@ -343,7 +350,7 @@ _RULES: dict[tuple[str, str], Callable[[Value, Type], str]] = {
     ("time", "text"): _same,
     ("enum", "text"): _same,
     ("opaque", "text"): _same,
-    ("json", "jsonb"): _same,
+    ("json", "jsonb"): _json_to_jsonb,
     ("jsonb", "json"): _same,
     ("jsonb", "integer"): _jsonb_number,
     ("jsonb", "numeric"): _jsonb_number,

@@ -225,10 +225,12 @@ class Expressions:
         if target.element is not None and isinstance(node.this, exp.Array) and not node.this.expressions:
             return Value(cast("ARRAY()", target), target)
         value = self.translate(node.this)
-        if target == t.JSONB and value.type == t.TEXT:
-            note = "a text cast to jsonb is taken as it is: keys are not sorted, equal keys not removed"
+        if target == t.JSONB and value.type in (t.TEXT, t.JSON) and not isinstance(value.constant, str):
+            note = f"a {value.type} cast to jsonb is taken as it is: keys are not sorted, equal keys not removed"
             if note not in self.queries.notices:
                 self.queries.notices.append(note)
+            if value.type == t.JSON and _is_looked_into(node):
+                return value.of(t.JSONB)
         result = convert(value, target)
         sizes = [int(p.name) for p in node.to.expressions if isinstance(p, exp.DataTypeParam)]
         if node.to.this is exp.DType.VARCHAR and sizes:
@@ -400,6 +402,30 @@ class Expressions:
         """EXISTS (SELECT ...)."""
         text, _ = self.queries.subquery(node.this, self.scope)
         return Value(f"(EXISTS ({text}))", t.BOOLEAN)
+
+
+_LOOKING = (exp.JSONExtract, exp.JSONExtractScalar, exp.JSONBExtract, exp.JSONBExtractScalar, exp.JSONBContainsTopKey)
+_LOOKING_NAMES = {
+    "jsonb_array_elements",
+    "jsonb_array_elements_text",
+    "jsonb_array_length",
+    "jsonb_each",
+    "jsonb_each_text",
+    "jsonb_extract_path",
+    "jsonb_extract_path_text",
+    "jsonb_object_keys",
+    "jsonb_typeof",
+}
+
+
+def _is_looked_into(node: exp.Expr) -> bool:
+    """Whether only parts of a json value are asked for, whose order and spaces do not show."""
+    parent = node.parent
+    while isinstance(parent, exp.Paren):
+        node, parent = parent, parent.parent
+    if isinstance(parent, exp.Anonymous):
+        return str(parent.this).lower() in _LOOKING_NAMES
+    return isinstance(parent, _LOOKING) and parent.this is node
 
 
 def _named(node: exp.Expr) -> str:

@@ -13,6 +13,7 @@ from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import unify
 from millstream.sql.postgres.comparisons import compare
 from millstream.sql.postgres.expressions import Expressions
+from millstream.sql.postgres.json_table import json_table
 from millstream.sql.postgres.names import Item, Output, Scope, folded
 from millstream.sql.postgres.native import column_type
 from millstream.sql.postgres.refusals import RefusalError, refused, wrong
@@ -183,7 +184,7 @@ class FromClause:
             else []
         )
         if isinstance(function, exp.JSONTable):
-            name, found = "json_table", rows.json_table(function, expressions.translate)
+            name, found = "json_table", json_table(function, expressions.translate)
         else:
             name = str(function.this).lower()
             found = rows.series(name, [expressions.translate(a) for a in function.expressions])

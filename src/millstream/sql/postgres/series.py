@@ -6,15 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlglot import exp
-
 from millstream.sql.postgres import types as t
-from millstream.sql.postgres.casts import coerce, convert, type_named, unify
+from millstream.sql.postgres.casts import coerce, convert, unify
 from millstream.sql.postgres.functions import call
 from millstream.sql.postgres.functions import json as json_functions
-from millstream.sql.postgres.names import Output, folded
+from millstream.sql.postgres.names import Output
 from millstream.sql.postgres.refusals import RefusalError
-from millstream.sql.postgres.values import ITEM, OTHER, PLACE, Value, cast, fail_unless
+from millstream.sql.postgres.values import ITEM, PLACE, Value, cast, fail_unless
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +114,9 @@ def _series_of_times(args: list[Value]) -> Series:
 
 
 def _json(value: Value) -> Value:
+    if value.type == t.JSON:
+        hint = "cast it to jsonb, and use the function of jsonb: of json, PostgreSQL shows what was written"
+        raise RefusalError("the parts of json", hint)
     return convert(value, t.JSONB) if value.type.name == "unknown" else value
 
 
@@ -162,92 +163,3 @@ _SERIES: dict[str, Callable[[list[Value]], Series]] = {
     "regexp_split_to_table": _split("regexp_split_to_table", "regexp_split_to_array"),
 }
 NAMES = frozenset(_SERIES)
-
-
-# JSON_TABLE
-
-
-def json_table(node: exp.JSONTable, translate: Callable[[exp.Expr], Value]) -> Series:
-    """JSON_TABLE(json, '$.path[*]' COLUMNS (...)): columns by simple paths; what is missing or does not fit is NULL."""
-    for clause in ("error_handling", "empty_handling", "passing"):
-        if node.args.get(clause):
-            raise RefusalError(f"JSON_TABLE with {clause.split('_')[0].upper()} ...")
-    path = _steps(node.args.get("path"))
-    if not path or path[-1] != "*":
-        raise RefusalError("JSON_TABLE over a path that does not end with [*]")
-    schema = node.args["schema"]
-    columns: list[Output] = []
-    fields: list[str] = []
-    for definition in schema.expressions:
-        column, text = _json_column(definition, translate)
-        columns.append(column)
-        fields.append(f"'{column.name}', {text}")
-    array = json_functions.marked_elements(translate(node.this), tuple(path[:-1]))
-    body = f"TRANSFORM({array}, ({OTHER}, {PLACE}) -> NAMED_STRUCT({', '.join(fields)}))"
-    return Series(body, tuple(columns), is_struct=True)
-
-
-def _json_column(node: exp.Expr, translate: Callable[[exp.Expr], Value]) -> tuple[Output, str]:
-    if not isinstance(node, exp.JSONColumnDef) or node.args.get("nested_schema"):
-        raise RefusalError("NESTED PATH of JSON_TABLE")
-    name = folded(node.this)
-    if not re.fullmatch(r"\w+", name):
-        raise RefusalError(f"the column name {name!r} in JSON_TABLE")
-    if node.args.get("ordinality"):
-        return Output(name, t.INTEGER), f"CAST({PLACE} + 1 AS INT)"
-    if not isinstance(node.args.get("kind"), exp.DataType):
-        raise RefusalError("a column of JSON_TABLE of that form")
-    type_ = type_named(node.args["kind"])
-    given = node.args.get("path")
-    steps = _steps(given) if given is not None else [name]
-    if "*" in steps:
-        raise RefusalError("[*] in the path of a column of JSON_TABLE")
-    found = json_functions.element_at(OTHER, tuple(steps))
-    if not (type_.is_number or type_.is_json or type_ in {t.TEXT, t.BOOLEAN}):
-        raise RefusalError(f"a column of type {type_} in JSON_TABLE", "take it as text and cast it")
-    empty, error = (_otherwise(node, event, type_, translate) for event in ("empty", "error"))
-    if node.args.get("exists"):
-        return Output(name, type_), f"CAST({found} IS NOT NULL AS {type_.spark})"
-    if type_.is_json or node.args.get("format_json"):
-        if {empty, error} != {"NULL"} or not (type_.is_json or type_ == t.TEXT):
-            raise RefusalError("a column of JSON_TABLE of that form")
-        return Output(name, type_), json_functions.json_of(found)
-
-    def read(text: str) -> str:
-        if type_ == t.TEXT:
-            return text
-        if type_.is_integer:
-            whole = f"TRY_CAST({text} AS DECIMAL(38, 18))"
-            text = f"CASE WHEN {whole} = ROUND({whole}, 0) THEN {whole} END"
-        return f"TRY_CAST({text} AS {type_.spark})"
-
-    return Output(name, type_), json_functions.scalar_of(found, read, empty, error, is_text=type_ == t.TEXT)
-
-
-def _otherwise(node: exp.JSONColumnDef, event: str, type_: t.Type, translate: Callable[[exp.Expr], Value]) -> str:
-    """The value that ON EMPTY or ON ERROR asks for."""
-    given = node.args.get(event)
-    if isinstance(given, exp.Expr):
-        return coerce(translate(given), type_).sql
-    if given and not given.startswith("FALSE" if node.args.get("exists") else "NULL"):
-        raise RefusalError(f"{given} in JSON_TABLE", "give a DEFAULT")
-    return "NULL"
-
-
-def _steps(path: exp.Expr | None) -> list[str | int]:
-    """`$.a[*].b[0]` in steps."""
-    text = path.name if path is not None else "$"
-    body = text.strip().removeprefix("lax ").strip()
-    out: list[str | int] = []
-    position = 1
-    if not body.startswith("$"):
-        raise RefusalError(f"the JSON path {text!r}")
-    for found in re.finditer(r'\.(\w+)|\."([^"]+)"|\[(\*|\d+)\]', body):
-        if found.start() != position:
-            break
-        position = found.end()
-        index = found.group(3)
-        out.append("*" if index == "*" else int(index) if index else found.group(1) or found.group(2))
-    if position != len(body):
-        raise RefusalError(f"the JSON path {text!r}", "only $.key, [0] and [*] are known")
-    return out

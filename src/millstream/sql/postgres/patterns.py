@@ -2,7 +2,8 @@
 
 Letters are Unicode's, digits are 0 to 9. PostgreSQL's `.` also takes a newline and its `$` is the very end. Where
 several matches are possible, PostgreSQL takes the longest and Java the first that works: it makes no difference to
-whether there is one, but to what is replaced or extracted, so that there `|` and lazy quantifiers are refused.
+whether there is one, but to what is replaced or extracted, so that there `|` and lazy quantifiers are refused, and a
+repeated group behind a repeated character that it can begin with.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _CLASSES = {
     "upper": r"\p{Upper}",
     "lower": r"\p{Lower}",
     "space": r"\s",
-    "punct": r"\p{Punct}",
+    "punct": r"\p{IsPunctuation}$+<=>\^`|~",
     "blank": r"\p{Blank}",
     "cntrl": r"\p{Cntrl}",
     "graph": r"\p{Graph}",
@@ -55,6 +56,8 @@ def to_java(pattern: str, *, ignore_case: bool = False, extracts: bool = False) 
             piece, i = {"$": r"\z"}.get(char, char), i + 1
         out.append(piece)
     java = "".join(out)
+    if extracts and _is_greedy_too_early(java):
+        raise _refused(pattern, "a repeated group that can begin like what is repeated before it")
     return ("(?isU)" if ignore_case else "(?sU)") + java
 
 
@@ -134,6 +137,63 @@ def has_optional_group(pattern: str) -> bool:
     return bool(re.search(r"\)[?*{]", re.sub(r"\\.", "", pattern)))
 
 
+_ATOM = r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|[^\\()\[\]?*+{}|]"
+_TOKEN = re.compile(rf"\(\?:|\(|\)|[?*+]|\{{\d+(?:,\d*)?\}}|{_ATOM}", re.DOTALL)
+_SAMPLE = [chr(c) for c in range(9, 256)] + ["ß", "Ω", "中", "٣"]
+"""Characters to try what an atom takes."""
+
+
+def may_match_nothing(pattern: str) -> bool:
+    """Whether a regular expression of PostgreSQL's can match between two characters.
+
+    >>> may_match_nothing(r"\\s*"), may_match_nothing(r"\\y"), may_match_nothing("a+,?")
+    (True, True, False)
+    """
+    bare = _as_python(re.sub(r"\\[myMYAZ]|[\^$](?![^\[]*\])", "", pattern))
+    try:
+        return re.fullmatch(bare, "") is not None
+    except re.error:
+        return True
+
+
+def _as_python(pattern: str) -> str:
+    """Near enough for what is asked of it here: classes of Unicode's are letters, digits and marks."""
+    named = re.sub(r"\[:(\w+):\]", lambda m: {"digit": "0-9", "space": r"\s"}.get(m.group(1), r"\w"), pattern)
+    return re.sub(r"\\p\{(\w+)\}", lambda m: "!-/:-@" if m.group(1) == "IsPunctuation" else r"\w", named).replace(
+        "\\z", ""
+    )
+
+
+def _is_greedy_too_early(java: str) -> bool:
+    """Whether a repetition may take a character that the repeated group behind it could begin a longer match with."""
+    tokens = _TOKEN.findall(java)
+    opened: list[int] = []
+    for i, token in enumerate(tokens):
+        if token.startswith("(") and len(token) in {1, 3}:
+            opened.append(i)
+        elif token == ")" and opened:
+            start = opened.pop()
+            repeated = i + 1 < len(tokens) and tokens[i + 1][0] in "?*+{"
+            if repeated and i - start > 2 and _follows_alike(tokens, start):
+                return True
+    return False
+
+
+def _follows_alike(tokens: list[str], start: int) -> bool:
+    before, first = start - 1, start + 1
+    while before >= 0 and tokens[before] in {"(", "(?:", ")"}:
+        before -= 1
+    while first < len(tokens) and tokens[first] in {"(", "(?:"}:
+        first += 1
+    if before < 1 or tokens[before][0] not in "?*+{" or tokens[before - 1] == ")":
+        return before >= 1 and tokens[before][0] in "?*+{"
+    one, two = _as_python(tokens[before - 1]), _as_python(tokens[first])
+    try:
+        return any(re.fullmatch(one, c, re.DOTALL) and re.fullmatch(two, c, re.DOTALL) for c in _SAMPLE)
+    except re.error:
+        return True
+
+
 def similar_to_java(pattern: str) -> str:
     """SIMILAR TO: the whole text, `%` and `_` as in LIKE, and `| * + ? {} () []`."""
     out = []
@@ -141,8 +201,8 @@ def similar_to_java(pattern: str) -> str:
     while i < len(pattern):
         char = pattern[i]
         if char == "\\":
-            out.append("\\" + pattern[i + 1 : i + 2])
-            i += 2
+            piece, i = _escape(pattern, i)
+            out.append(piece)
             continue
         if char == "[":
             piece, i = _bracket(pattern, i)
@@ -150,7 +210,7 @@ def similar_to_java(pattern: str) -> str:
             continue
         out.append({"%": ".*", "_": ".", ".": r"\.", "^": r"\^", "$": r"\$"}.get(char, char))
         i += 1
-    return f"(?s)\\A(?:{''.join(out)})\\z"
+    return f"(?sU)\\A(?:{''.join(out)})\\z"
 
 
 def replacement_to_java(text: str, shift: int = 0) -> str:

@@ -7,7 +7,13 @@ import re
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import as_text
 from millstream.sql.postgres.functions.registry import function, simple
-from millstream.sql.postgres.patterns import groups_of, has_optional_group, replacement_to_java, to_java
+from millstream.sql.postgres.patterns import (
+    groups_of,
+    has_optional_group,
+    may_match_nothing,
+    replacement_to_java,
+    to_java,
+)
 from millstream.sql.postgres.refusals import RefusalError
 from millstream.sql.postgres.types import array_of
 from millstream.sql.postgres.values import ITEM, Value, at_least, at_most, cast, fail_unless, text_literal
@@ -276,5 +282,8 @@ def _regexp_match(x: Value, pattern: Value) -> Value:
 
 @function("regexp_split_to_array", "text text!")
 def _regexp_split(x: Value, pattern: Value) -> Value:
+    if may_match_nothing(str(pattern.constant)):
+        what = f"splitting by the regular expression {pattern.constant!r}, which may match nothing"
+        raise RefusalError(what, "write it so that it takes a character, with + for *")
     java = text_literal(to_java(str(pattern.constant), extracts=True))
     return Value(f"SPLIT({x.sql}, {java}, -1)", array_of(t.TEXT))

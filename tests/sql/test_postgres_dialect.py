@@ -110,16 +110,25 @@ def test_a_column_of_a_type_postgresql_does_not_have_is_only_passed_on() -> None
         ("1.5 hours", None, (0, 0, 5_400_000_000)),
         ("90", None, (0, 0, 90_000_000)),
         ("3", "week", (0, 21, 0)),
+        ("1.5", "second", (0, 0, 1_500_000)),
+        ("-1.234567 seconds", None, (0, 0, -1_234_567)),
     ],
 )
 def test_intervals(text: str, unit: str | None, parts: tuple[int, int, int]) -> None:
     assert parse_interval(text, unit) == parts
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1 fortnight", "1.5 months", "P1D"])
+@pytest.mark.parametrize("text", ["", "soon", "1 fortnight", "1.5 months", "P1D", "1.2345678 seconds", "0.0001 ms"])
 def test_intervals_that_are_not_read(text: str) -> None:
     with pytest.raises(RefusalError):
         parse_interval(text)
+
+
+@pytest.mark.parametrize("unit", ["hour", "minute", "day"])
+def test_a_fraction_before_a_unit_is_not_read(unit: str) -> None:
+    assert parse_interval("1", unit)
+    with pytest.raises(RefusalError):
+        parse_interval("1.5", unit)
 
 
 def test_arrays_are_read_as_postgresql_prints_them() -> None:

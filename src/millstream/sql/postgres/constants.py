@@ -52,6 +52,10 @@ def parse_interval(text: str, unit: str | None = None) -> tuple[int, int, int]:
     if unit is not None:
         if not re.fullmatch(r"[+-]?\d+(\.\d+)?", body):
             raise RefusalError(f"the interval {text!r} with a unit behind it")
+        if "." in body and unit.lower() not in {"second", "seconds"}:
+            raise RefusalError(
+                f"the interval {text!r} with a unit behind it", "PostgreSQL cuts the fraction: leave it out"
+            )
         body = f"{body} {unit.lower()}"
     elif re.fullmatch(r"[+-]?\d+(\.\d+)?", body):
         body = f"{body} second"
@@ -79,6 +83,8 @@ def _add_part(total: list[int], found: re.Match[str], text: str) -> None:
     amount = Decimal(found.group(1))
     if amount != int(amount) and not unit[2]:
         raise RefusalError(f"the interval {text!r}", "write parts of months and days in smaller units")
+    if amount * unit[2] != int(amount * unit[2]):
+        raise RefusalError(f"the interval {text!r}", "write no more than microseconds")
     for i in range(3):
         total[i] += int(amount * unit[i])
 

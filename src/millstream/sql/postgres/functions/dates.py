@@ -275,8 +275,11 @@ _CHARS = {
     "am": "CASE WHEN HOUR({x}) < 12 THEN 'am' ELSE 'pm' END",
     "pm": "CASE WHEN HOUR({x}) < 12 THEN 'am' ELSE 'pm' END",
 }
+_OTHERS = ("SSSSS", "SSSS", "IDDD", "FMDDD")
+"""Patterns of PostgreSQL's that are not known, but are made of known ones."""
 _TOKEN = re.compile(
-    '"([^"]*)"|' + "|".join(sorted(_CHARS, key=len, reverse=True)) + r"|[a-z]+\d*|.", re.IGNORECASE | re.DOTALL
+    '"([^"]*)"|' + "|".join([*_OTHERS, *sorted(_CHARS, key=len, reverse=True)]) + r"|[a-z]+\d*|.",
+    re.IGNORECASE | re.DOTALL,
 )
 _ANY_CASE = {
     "YYYY",
@@ -310,7 +313,7 @@ def _to_char(x: Value, pattern: Value) -> Value:
         template = _CHARS.get(token) or (_CHARS.get(token.upper()) if token.upper() in _ANY_CASE else None)
         if template is not None:
             pieces.append(template.format(x=ntz))
-        elif found.group(1) is not None or not token.isalnum():
+        elif "\\" not in token and (found.group(1) is not None or not token.isalnum()):
             pieces.append(text_literal(found.group(1) if found.group(1) is not None else token))
         else:
             raise RefusalError(

@@ -246,6 +246,19 @@ def _pair(name: str, result: t.Type = t.DOUBLE) -> Callable[[Call], Value]:
     return rule
 
 
+def _regression(template: str) -> Callable[[Call], Value]:
+    """By the sums of squares and products: where one is zero Spark divides by it, PostgreSQL has NULL or 1."""
+
+    def rule(call: Call) -> Value:
+        if len(call.args) != 2 or call.distinct:
+            raise RefusalError(f"{call.name} of {len(call.args)} arguments")
+        values = [cast(coerce(v, t.DOUBLE).sql, t.DOUBLE) for v in call.args]
+        parts = {name: call.invoke(f"REGR_{name.upper()}", *values) for name in ("sxx", "syy", "sxy", "avgx", "avgy")}
+        return Value(template.format(**parts), t.DOUBLE)
+
+    return rule
+
+
 def _any_value(call: Call) -> Value:
     x = _one(call)
     text = call.invoke("ANY_VALUE", x.sql, "TRUE") if call.window is None else call.invoke("MAX", x.sql)
@@ -422,15 +435,18 @@ _AGGREGATES: dict[str, Callable[[Call], Value]] = {
     "variance": _moment("VAR_SAMP"),
     "var_samp": _moment("VAR_SAMP"),
     "var_pop": _moment("VAR_POP"),
-    "corr": _pair("CORR"),
+    "corr": _regression("CASE WHEN {sxx} > 0 AND {syy} > 0 THEN {sxy} / SQRT({sxx} * {syy}) END"),
     "covar_pop": _pair("COVAR_POP"),
     "covar_samp": _pair("COVAR_SAMP"),
     "regr_avgx": _pair("REGR_AVGX"),
     "regr_avgy": _pair("REGR_AVGY"),
     "regr_count": _pair("REGR_COUNT", t.BIGINT),
-    "regr_intercept": _pair("REGR_INTERCEPT"),
-    "regr_r2": _pair("REGR_R2"),
-    "regr_slope": _pair("REGR_SLOPE"),
+    "regr_intercept": _regression("CASE WHEN {sxx} > 0 THEN {avgy} - {avgx} * {sxy} / {sxx} END"),
+    "regr_r2": _regression(
+        "CASE WHEN {sxx} > 0 AND {syy} = 0 THEN CAST(1 AS DOUBLE) "
+        "WHEN {sxx} > 0 THEN {sxy} * {sxy} / ({sxx} * {syy}) END"
+    ),
+    "regr_slope": _regression("CASE WHEN {sxx} > 0 THEN {sxy} / {sxx} END"),
     "regr_sxx": _pair("REGR_SXX"),
     "regr_sxy": _pair("REGR_SXY"),
     "regr_syy": _pair("REGR_SYY"),

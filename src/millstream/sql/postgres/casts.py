@@ -293,14 +293,16 @@ def _json_to_jsonb(value: Value, target: Type) -> str:
 
 
 def _jsonb_number(value: Value, target: Type) -> str:
-    number = cast(value.sql, t.numeric(t.MAX_DIGITS, t.DEFAULT_SCALE))
+    text = f"NULLIF({value.sql}, 'null')"
+    number = cast(text, t.numeric(t.MAX_DIGITS, t.DEFAULT_SCALE))
     if target.is_integer:
         return cast(f"ROUND({number}, 0)", target)
-    return cast(value.sql if target.is_float else number, target)
+    return cast(text if target.is_float else number, target)
 
 
 def _jsonb_boolean(value: Value, target: Type) -> str:
-    return f"CASE {value.sql} WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE ELSE CAST({value.sql} AS BOOLEAN) END"
+    text = f"NULLIF({value.sql}, 'null')"
+    return f"CASE {text} WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE ELSE CAST({text} AS BOOLEAN) END"
 
 
 def _each(value: Value, target: Type) -> str:

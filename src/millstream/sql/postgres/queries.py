@@ -196,7 +196,9 @@ class Translator:
         for name, value in node.args.items():
             if name != "expressions" and value:
                 raise refused(f"GROUP BY {name.upper()}", node, self.sql)
-        parts = [self._group_item(e, expressions, items) for e in node.expressions]
+        # (a, b) are two columns here, as they are one set of GROUPING SETS
+        listed = [x for e in node.expressions for x in (e.expressions if isinstance(e, exp.Tuple) else [e])]
+        parts = [self._group_item(e, expressions, items) for e in listed]
         return f" GROUP BY {', '.join(parts)}"
 
     def _group_item(self, node: exp.Expr, expressions: Expressions, items: list[tuple[str, Value]]) -> str:
@@ -271,7 +273,8 @@ class Translator:
     ) -> str:
         text = ""
         if order := node.args.get("order"):
-            keys = [key_of(o, self._sort_value(o.this, columns, expressions)).text for o in order.expressions]
+            listed = (items or []) if node.args.get("distinct") and expressions is not None else None
+            keys = [key_of(o, self._sort_value(o.this, columns, expressions, listed)).text for o in order.expressions]
             text += f" ORDER BY {', '.join(keys)}"
         limit = node.args.get("limit")
         if limit is not None:
@@ -280,7 +283,14 @@ class Translator:
             text += f" OFFSET {self._whole(offset.expression, 'OFFSET')}"
         return text
 
-    def _sort_value(self, node: exp.Expr, columns: tuple[Output, ...], expressions: Expressions | None) -> Value:
+    def _sort_value(
+        self,
+        node: exp.Expr,
+        columns: tuple[Output, ...],
+        expressions: Expressions | None,
+        listed: list[tuple[str, Value]] | None,
+    ) -> Value:
+        """What an ORDER BY behind the query sorts by; under DISTINCT, `listed` are all it can be."""
         if isinstance(node, exp.Literal) and str(node.this).isdigit() and not node.is_string:
             if not 1 <= int(node.this) <= len(columns):
                 raise wrong(f"ORDER BY position {node.this} is not in the select list", node, self.sql)
@@ -291,7 +301,13 @@ class Translator:
                 return Value(quote(named[0].name), named[0].type)
         if expressions is None:
             raise refused("ORDER BY an expression here", node, self.sql, "order by an output column")
-        return expressions.translate(node)
+        value = expressions.translate(node)
+        if listed is None:
+            return value
+        same = [Value(quote(name), item.type) for name, item in listed if item.sql == value.sql]
+        if not same:
+            raise wrong("under SELECT DISTINCT, ORDER BY can only name what is selected", node, self.sql)
+        return same[0]
 
     def _limit(self, node: exp.Expr) -> str:
         if isinstance(node, exp.Fetch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import as_text
@@ -55,6 +56,8 @@ def _initcap(x: Value) -> Value:
 def _chr(x: Value) -> Value:
     if not isinstance(x.constant, int) or x.constant < 1:
         raise RefusalError("chr of what is not a positive constant")
+    if x.constant > sys.maxunicode or 0xD800 <= x.constant <= 0xDFFF:
+        raise RefusalError(f"chr({x.constant})", "Unicode has no such character")
     return Value(text_literal(chr(x.constant)), t.TEXT, constant=chr(x.constant))
 
 

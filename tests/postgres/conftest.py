@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for modules that are no tests
 
 from captures import Follow, Owner, TriggerCapture
 from shops import Shop, made, new_shop
+from type_cases import create_types
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +53,14 @@ def nothing_left() -> Iterator[None]:
 def shop(server: Server) -> Shop:
     """An empty database."""
     return new_shop(server)
+
+
+@pytest.fixture(scope="module")
+def typed(server: Server) -> Shop:
+    """A database with types of its user's."""
+    shop = new_shop(server)
+    create_types(shop)
+    return shop
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 from captures import Follow, Owner
 from psycopg import sql
 from shops import Shop, new_shop
-from type_cases import create_types
 
 from millstream.sources.postgres.buffer_sql import fitting_name, fitting_statements
 from millstream.sources.postgres.buffers import install, widen
@@ -19,14 +18,6 @@ from millstream.sources.postgres.types import mirror_columns
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture(scope="module")
-def typed(server: Server) -> Shop:
-    """A database with types of its user's."""
-    shop = new_shop(server)
-    create_types(shop)
-    return shop
 
 
 @pytest.mark.parametrize("by_row", [False, True])

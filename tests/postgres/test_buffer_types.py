@@ -13,7 +13,7 @@ from captures import Follow, Owner, TriggerCapture
 from psycopg import sql
 from shops import Shop, new_shop
 from texts import by_copy
-from type_cases import CASES, EXTENSION_CASES, Case, create_types, exact
+from type_cases import CASES, EXTENSION_CASES, Case, exact
 
 from millstream.naming import WEIGHT
 from millstream.sources.postgres.buffers import install
@@ -34,14 +34,6 @@ STRANGE_SETTINGS = (
     "SET bytea_output = 'escape'",
     "SET extra_float_digits = -5",
 )
-
-
-@pytest.fixture(scope="module")
-def typed(server: Server) -> Shop:
-    """A database with types of its user's."""
-    shop = new_shop(server)
-    create_types(shop)
-    return shop
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 from shops import Shop, new_shop
 from texts import by_copy, by_query, columns_of
-from type_cases import CASES, EXTENSION_CASES, NASTY, Case, create_types, exact
+from type_cases import CASES, EXTENSION_CASES, NASTY, Case, exact
 
 from millstream.engine.storage.schema import arrow_schema
 from millstream.errors import Code, MillstreamError
@@ -26,14 +26,6 @@ from millstream.sources.postgres.types import (
 from millstream.testing.postgres_server import FAST, Server
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture(scope="module")
-def typed(server: Server) -> Shop:
-    """A database with types of its user's."""
-    shop = new_shop(server)
-    create_types(shop)
-    return shop
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 from capture_kit import Kit, open_kit
 from shops import detach_halfway
-from wal_shops import REPLICATOR, WalShop, new_owned_wal_shop
+from wal_shops import REPLICATOR, WalShop
+from wal_tables import Writer, always_surveyed, drop_slots, shop
 
 from millstream import Code, MillstreamError
 from millstream.catalog.attached import CaptureMode
-from millstream.refresh.capture import switch
-from millstream.testing.postgres_server import Server
 
+__all__ = ["always_surveyed", "shop"]
 pytestmark = pytest.mark.postgres
-
-Writer = psycopg.Connection[Any]
-
-
-@pytest.fixture(autouse=True)
-def always_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switch, "_SURVEY_SECONDS", 0.0)
-    monkeypatch.setattr(switch, "_BACK_OFF", timedelta())
-
-
-@pytest.fixture
-def shop(server: Server) -> WalShop:
-    return new_owned_wal_shop(server)
 
 
 @pytest.fixture
@@ -53,11 +38,7 @@ def writer(shop: WalShop) -> Iterator[Writer]:
 def kit(shop: WalShop, writer: Writer, tmp_path: Path) -> Iterator[Kit]:
     with open_kit(tmp_path / "lake", shop.address, cdc="auto") as opened:
         yield opened
-        with shop.server.superuser(shop.name) as superuser:  # slots outlive their databases' tests
-            superuser.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-                "WHERE database = current_database() AND NOT active"
-            )
+        drop_slots(shop)
 
 
 def until(kit: Kit, mode: CaptureMode, writer: Writer, *tables: str) -> None:

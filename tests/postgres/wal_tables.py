@@ -53,11 +53,16 @@ def kit(shop: WalShop, writer: Writer, tmp_path: Path) -> Iterator[Kit]:
         opened.read("ra", "a", "k", "v", "more")
         opened.read("rb", "b", "k", "v")
         yield opened
-        with shop.server.superuser(shop.name) as superuser:  # slots outlive their databases' tests
-            superuser.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-                "WHERE database = current_database() AND NOT active"
-            )
+        drop_slots(shop)
+
+
+def drop_slots(shop: WalShop) -> None:
+    """Slots outlive their databases' tests."""
+    with shop.server.superuser(shop.name) as superuser:
+        superuser.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE database = current_database() AND NOT active"
+        )
 
 
 def until(kit: Kit, mode: CaptureMode, writer: Writer, *tables: str, statement: str = BOTH) -> None:

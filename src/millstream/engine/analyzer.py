@@ -15,11 +15,13 @@ from sqlglot import exp
 
 from millstream.engine.spark_errors import first_line
 from millstream.errors import Code, MillstreamError, Position
+from millstream.naming import quote
 from millstream.ops import Column
 from millstream.ops.render import to_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 _NUMBER = re.compile(r"#\d+L?|(?<=CTERelationDef )\d+|(?<=CTERelationRef )\d+")
 _CODES = {
@@ -59,6 +61,11 @@ class SparkAnalyzer:
                 hint="in WITH RECURSIVE, cast the columns of base and step to the same types",
             ) from e
         return tuple(Column(f.name, f.dataType.simpleString()) for f in schema.fields)
+
+    def schema(self, columns: Sequence[Column]) -> StructType:
+        """Spark's types from their texts."""
+        items = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in columns)
+        return self._spark.sql(f"SELECT {items}").schema
 
     def names(self, text: str) -> tuple[str, ...] | None:
         """What Spark calls the columns of a query; None if it is no query by itself."""

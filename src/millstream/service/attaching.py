@@ -235,9 +235,7 @@ class Attaching:
         with _driver():
             from millstream.sinks.postgres.removal import bookkeeping_removal
             from millstream.sources.postgres.own_objects import removal_script
-        role = database.details.get(
-            ROLE
-        )  # a database that was attached long ago may not have it: the role runs it then
+        role = database.details.get(ROLE)  # None if attached before it was recorded: then only that role may run it
         bookkeeping = bookkeeping_removal(self._catalog.lake_id(), role)
         return f"{removal_script(self.buffers(database), self.slot(database), role)}{bookkeeping.as_string()};\n"
 

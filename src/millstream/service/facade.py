@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -235,15 +236,10 @@ class Millstream:
         options = ServeOptions(serve_to, user_triggers, owner, tuple(grants)) if serve_to is not None else None
         servings = self._engine.servings
         moves = options is not None and not servings.is_served_as(self._catalog.get(parsed), options.to)
-
-        def accept(table: StreamTable, compiled: Compiled) -> None:
-            if options is not None and moves:
-                servings.rehearse(table, compiled, options)
-            else:
-                servings.refuse_other_columns(table, compiled)
-
+        accept: Callable[[StreamTable, Compiled], None] = servings.refuse_other_columns
         if options is not None and moves:
             servings.check(options)
+            accept = partial(servings.rehearse, options=options)
         meant = dialect or self._engine.definitions.default_dialect(query)
         self._alter(
             parsed,

@@ -14,7 +14,6 @@ from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.lake.served_key import ServedKey
-from millstream.naming import quote
 from millstream.refresh.serving import SERVING_SCHEMA, StageFeed, TableServer, served_schema, target_of
 from millstream.service.notices import NoticeWarning, ServingWarning, tell
 from millstream.settings import Settings
@@ -140,8 +139,7 @@ class ServingDefinitions:
         Raises:
             MillstreamError: what `stop` and `declare` will raise.
         """
-        columns = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in compiled.columns)
-        fields = self._workers.here().spark.sql(f"SELECT {columns}").schema
+        fields = self._workers.here().analyzer.schema(compiled.columns)
         self.rehearse_result(table, served_schema(table.name, fields), self._key_of(compiled), options)
 
     def rehearse_result(self, table: StreamTable, schema: pa.Schema, key: ServedKey, options: ServeOptions) -> None:

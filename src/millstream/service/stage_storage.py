@@ -8,16 +8,11 @@ import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from millstream.catalog.models import Stage, StreamTable, new_id
-from millstream.diff.plan import Layout
 from millstream.engine.worker import Workers
 from millstream.lake import Compiled
-from millstream.naming import TableName, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from millstream.naming import TableName
 
 
 class StageStorage:
@@ -30,23 +25,18 @@ class StageStorage:
     def create(self, name: TableName, compiled: Compiled) -> tuple[Stage, ...]:
         """Empty tables for a query's stages."""
         root = self._root / f"{name}-{uuid.uuid4().hex[:8]}"
-        store = self._workers.here().store
+        worker = self._workers.here()
         stages: list[Stage] = []
         try:
             for ordinal, layout in enumerate(compiled.layouts):
                 is_public = ordinal == len(compiled.layouts) - 1
                 path = str(root / ("result" if is_public else f"stage_{ordinal + 1}"))
-                store.create(path, self._schema(layout), stats_columns=layout.key)
+                worker.store.create(path, worker.analyzer.schema(layout.columns), stats_columns=layout.key)
                 stages.append(Stage(id=new_id(), ordinal=ordinal, path=path, is_public=is_public))
         except BaseException:
             shutil.rmtree(root, ignore_errors=True)
             raise
         return tuple(stages)
-
-    def _schema(self, layout: Layout) -> StructType:
-        """Spark's types from their texts, by an analysis that starts no job."""
-        items = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in layout.columns)
-        return self._workers.here().spark.sql(f"SELECT {items}").schema
 
     def remove(self, stages: Sequence[Stage]) -> None:
         """Delete what stages have stored."""

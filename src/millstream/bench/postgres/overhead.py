@@ -1,13 +1,15 @@
 """What capture costs the application: the same statements on tables that are captured and on tables that are not.
 
-Each round runs them on every table, in an order of its own. One table without capture is there twice: how much
-these two differ is the noise. Another lies on a server whose `wal_level` is not logical: what does that cost by itself?
+Each round runs them on every table, in an order of its own. Statements for one row take turns between the tables in
+small steps: the machine itself is faster in one second and slower in the next, and all tables are to have their share
+of both. One table without capture is there twice: how much these two differ is the noise. Another lies on a server
+whose `wal_level` is not logical: what does that cost by itself?
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,6 +29,7 @@ from millstream.sources.postgres.slot_creation import create_slot
 from millstream.sources.postgres.types import mirror_columns
 
 _SLOT_SECONDS = 60.0
+_TURN = 100  # statements for one row
 
 
 class Way(StrEnum):
@@ -67,16 +70,40 @@ def measure(
         tables = [stack.enter_context(_opened(replica if way is Way.NONE_REPLICA else logical, way)) for way in Way]
         for number in range(rounds + 1):
             tell(f"capture overhead, round {number} of {rounds}")
-            order = Random(number).sample(tables, len(tables))  # what one leaves in the caches, another meets
-            for size, rows in (("bulk", bulk_rows), ("single", single_rows)):
-                for table in order:
-                    measured = table.bulk(rows) if size == "bulk" else table.singles(rows)
-                    for statement, (wall, cpu) in measured.items():
-                        each = (wall / rows * 1e6, cpu / rows * 1e6)
-                        if number > 0:
-                            samples.append(Sample(table.way, size, statement, number, rows, *each))
+            random = Random(number)  # what one leaves in the caches, another meets
+            for size, rows, run in (("bulk", bulk_rows, _bulk), ("single", single_rows, _singles)):
+                for (way, statement), (wall, cpu) in run(tables, rows, random).items():
+                    if number > 0:
+                        samples.append(Sample(way, size, statement, number, rows, wall / rows * 1e6, cpu / rows * 1e6))
+                for table in tables:
                     table.empty()
     return samples
+
+
+_Measured = dict[tuple[Way, str], tuple[float, float]]
+"""Seconds by the clock and on the CPU, by table and statement."""
+
+
+def _bulk(tables: Sequence[_Table], rows: int, random: Random) -> _Measured:
+    """One statement for all rows."""
+    return {
+        (table.way, name): table.timed(partial(table.connection.execute, statement))
+        for table in random.sample(tables, len(tables))
+        for name, statement in table.bulk_statements(rows).items()
+    }
+
+
+def _singles(tables: Sequence[_Table], rows: int, random: Random) -> _Measured:
+    """A prepared statement and a transaction per row."""
+    measured: _Measured = {}
+    for name in ("INSERT", "UPDATE", "DELETE"):
+        for first in range(1, rows + 1, _TURN):
+            ids = range(first, min(first + _TURN, rows + 1))
+            for table in random.sample(tables, len(tables)):
+                wall, cpu = table.timed(partial(table.each, name, ids))
+                wall_before, cpu_before = measured.get((table.way, name), (0.0, 0.0))
+                measured[table.way, name] = (wall_before + wall, cpu_before + cpu)
+    return measured
 
 
 @dataclass
@@ -85,19 +112,14 @@ class _Table:
     connection: Connection
     forget: Callable[[], object]
 
-    def bulk(self, rows: int) -> dict[str, tuple[float, float]]:
-        """One statement for all rows."""
+    def bulk_statements(self, rows: int) -> dict[str, sql.Composed]:
+        """Each of them for all rows."""
         table = sql.Identifier(self.way)
-        statements = {
+        return {
             "INSERT": insertion(self.way, 1, rows),
             "UPDATE": sql.SQL("UPDATE {} SET status = 'paid', amount = amount + 1").format(table),
             "DELETE": sql.SQL("DELETE FROM {}").format(table),
         }
-        return {name: self._timed(partial(self.connection.execute, s)) for name, s in statements.items()}
-
-    def singles(self, rows: int) -> dict[str, tuple[float, float]]:
-        """A prepared statement and a transaction per row."""
-        return {name: self._timed(partial(self._each, name, rows)) for name in ("INSERT", "UPDATE", "DELETE")}
 
     def prepare(self) -> None:
         """Prepare the statements for one row."""
@@ -115,12 +137,14 @@ class _Table:
         self.connection.execute(sql.SQL("TRUNCATE {}").format(sql.Identifier(self.way)))
         self.forget()
 
-    def _each(self, name: str, rows: int) -> None:
+    def each(self, name: str, ids: range) -> None:
+        """Execute a prepared statement for row after row."""
         execute, statement = self.connection.pgconn.exec_prepared, name.encode()
-        for number in range(1, rows + 1):
+        for number in ids:
             execute(statement, [b"%d" % number])
 
-    def _timed(self, action: Callable[[], object]) -> tuple[float, float]:
+    def timed(self, action: Callable[[], object]) -> tuple[float, float]:
+        """How many seconds it takes, and for how many of them the server's process is on a CPU."""
         pid = self.connection.info.backend_pid
         cpu, start = cpu_seconds(pid), time.perf_counter()
         action()

@@ -26,6 +26,8 @@ from psycopg import sql
 ORDER, TRANSACTION, SIGN, LEAF = "__ms_lsn", "__ms_xid", "__ms_w", "__ms_leaf"
 """A buffer's own columns. The sign is 0 for a TRUNCATE, and then the leaf is NULL if all of the table was truncated."""
 
+_OWN = (ORDER, TRANSACTION, SIGN)
+
 _SEARCH_PATH = sql.SQL("pg_catalog, pg_temp")  # pg_temp unnamed would be searched first
 
 # Old images before new ones, so that the rows of one statement read as what happened.
@@ -150,12 +152,8 @@ def create_buffer(schema: str, oid: int, columns: Sequence[BufferColumn], by_row
     all of a buffer, because consumed rows are deleted.
     """
     own = [
-        sql.SQL("{} pg_catalog.pg_lsn NOT NULL DEFAULT pg_catalog.pg_current_wal_insert_lsn()").format(
-            sql.Identifier(ORDER)
-        ),
-        sql.SQL("{} pg_catalog.xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()").format(
-            sql.Identifier(TRANSACTION)
-        ),
+        sql.SQL("{} pg_catalog.pg_lsn NOT NULL").format(sql.Identifier(ORDER)),
+        sql.SQL("{} pg_catalog.xid8 NOT NULL").format(sql.Identifier(TRANSACTION)),
         sql.SQL("{} pg_catalog.int2 NOT NULL").format(sql.Identifier(SIGN)),
     ]
     if by_row:
@@ -195,32 +193,37 @@ def _capture(schema: str, oid: int, event: Event, columns: Sequence[BufferColumn
     if event is Event.LOCK:
         return sql.SQL("")
     if event is Event.TRUNCATE:
-        return sql.SQL("  INSERT INTO {} ({}) VALUES (0);\n").format(buffer, sql.Identifier(SIGN))
-    if event is Event.TRUNCATE_PART:
-        return sql.SQL("  INSERT INTO {} ({}, {}) VALUES (0, TG_RELID);\n").format(
-            buffer, sql.Identifier(SIGN), sql.Identifier(LEAF)
-        )
-    own = [SIGN, LEAF] if by_row else [SIGN]
+        return _insert(buffer, _OWN, sql.SQL("SELECT {}, {}, {}").format(*_own_values(0)))
     # A column of the source may be called tg_relid: the variable is named with its function.
-    leaf = [sql.Identifier(function_name(event, oid), "tg_relid")] if by_row else []
+    leaf = sql.Identifier(function_name(event, oid), "tg_relid")
+    if event is Event.TRUNCATE_PART:
+        return _insert(buffer, [*_OWN, LEAF], sql.SQL("SELECT {}, {}, {}, {}").format(*_own_values(0), leaf))
     images = [
         sql.SQL("SELECT {} FROM {}").format(
-            sql.SQL(", ").join([sql.SQL(f"{sign}::pg_catalog.int2"), *leaf, *(c.captured(schema) for c in columns)]),
+            # own values in each image: above both of them they would be a step of their own, for every row
+            sql.SQL(", ").join(
+                [*_own_values(sign), *([leaf] if by_row else []), *(c.captured(schema) for c in columns)]
+            ),
             sql.SQL(f"(SELECT {row}.*) AS {rows}" if by_row else rows),
         )
         for sign, row, rows in _IMAGES[event]
     ]
     missing = [sql.SQL("{} AS {}").format(c.null, sql.Identifier(c.name)) for c in columns]
-    return sql.SQL(
-        "  INSERT INTO {buffer} ({names})\n"
-        "  SELECT image.* FROM (SELECT {missing}) AS missing\n"
-        "  CROSS JOIN LATERAL ({images}) AS image;\n"
-    ).format(
-        buffer=buffer,
-        names=sql.SQL(", ").join(map(sql.Identifier, [*own, *(c.name for c in columns)])),
-        missing=sql.SQL(", ").join(missing),
-        images=sql.SQL("\n    UNION ALL ").join(images),
-    )
+    selected = sql.SQL(
+        "SELECT image.* FROM (SELECT {missing}) AS missing\n  CROSS JOIN LATERAL ({images}) AS image"
+    ).format(missing=sql.SQL(", ").join(missing), images=sql.SQL("\n    UNION ALL ").join(images))
+    return _insert(buffer, [*_OWN, *([LEAF] if by_row else []), *(c.name for c in columns)], selected)
+
+
+def _insert(buffer: sql.Identifier, columns: Sequence[str], selected: sql.Composable) -> sql.Composed:
+    names = sql.SQL(", ").join(map(sql.Identifier, columns))
+    return sql.SQL("  INSERT INTO {} ({})\n  {};\n").format(buffer, names, selected)
+
+
+def _own_values(sign: int) -> list[sql.SQL]:
+    """Of a buffer's own columns, without the leaf."""
+    now = "pg_catalog.pg_current_wal_insert_lsn()", "pg_catalog.pg_current_xact_id()"
+    return [*map(sql.SQL, now), sql.SQL(f"{sign}::pg_catalog.int2")]
 
 
 def create_trigger(schema: str, oid: int, event: Event, table: sql.Identifier, by_row: bool) -> sql.Composed:

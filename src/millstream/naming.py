@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from millstream.errors import Code, MillstreamError
 
@@ -22,6 +23,9 @@ GROUP_ROWS = "__ms_rows"  # how many input rows a group has
 
 DEFAULT_SCHEMA = "default"
 
+_NAMES = 10_000
+"""So many names are kept as they were read: a tick asks for those of all its tables, again and again."""
+
 _PART = re.compile(r"[^\W\d]\w*\Z")
 _SPLIT = re.compile(r"\s*(?:`((?:[^`]|``)*)`|\"((?:[^\"]|\"\")*)\"|([^.`\"]*))\s*(\.|\Z)")
 
@@ -35,6 +39,7 @@ def quote(identifier: str) -> str:
     return "`" + identifier.replace("`", "``") + "`"
 
 
+@lru_cache(_NAMES)
 def split_name(text: str) -> tuple[str, ...]:
     """The parts of a dotted name, in lower case and without their quotes.
 
@@ -58,6 +63,7 @@ def split_name(text: str) -> tuple[str, ...]:
     raise _invalid(text)
 
 
+@lru_cache(_NAMES)
 def attached_name(database: str, schema: str, name: str) -> TableName:
     """The name of a table in an attached database; a part that is not plain is kept in backquotes where they join.
 

@@ -35,24 +35,30 @@ class Look:
 
 # The key of a table says nothing of rows that only inherit from it, as those of partitions do not; nor does NOT NULL,
 # which a foreign table does not enforce, and rows that were there before a NOT VALID one may not obey.
+# What can be found by a table's oid is looked up for each (LATERAL, and OFFSET 0, which is not merged into the rest): a
+# plan that is made once for any number of tables otherwise reads all of pg_attribute, several times.
 _LOOK = """
-WITH RECURSIVE wanted AS MATERIALIZED (SELECT * FROM unnest(%s::oid[], %s::jsonb[]) w(oid, names)),
-below(top, oid, mark) AS (
-  SELECT oid, oid, '' FROM wanted
+WITH RECURSIVE wanted AS MATERIALIZED (
+  SELECT w.oid, w.names, c.relname, c.relnamespace, c.relkind, c.relrowsecurity, c.relfilenode
+  FROM unnest(%s::oid[], %s::jsonb[]) w(oid, names) JOIN pg_class c ON c.oid = w.oid
+),
+below(top, oid, mark, relfilenode) AS (
+  SELECT oid, oid, '', relfilenode FROM wanted
   UNION ALL
-  SELECT below.top, i.inhrelid, i.xmin::text || i.inhparent FROM below JOIN pg_inherits i ON i.inhparent = below.oid
+  SELECT below.top, i.inhrelid, i.xmin::text || i.inhparent, c.relfilenode
+  FROM below JOIN pg_inherits i ON i.inhparent = below.oid JOIN pg_class c ON c.oid = i.inhrelid
   WHERE NOT i.inhdetachpending
 ),
 stored AS (
-  SELECT top, count(*) AS tables,
-         string_agg(concat_ws(' ', below.oid, below.mark, c.relfilenode), ',' ORDER BY below.oid) AS mark
-  FROM below JOIN pg_class c ON c.oid = below.oid GROUP BY top
+  SELECT top, count(*) AS tables, string_agg(concat_ws(' ', oid, mark, relfilenode), ',' ORDER BY oid) AS mark
+  FROM below GROUP BY top
 ),
 attributes AS MATERIALIZED (
-  SELECT a.xmin::text AS touched, a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated,
+  SELECT a.xmin::text AS touched, w.oid AS attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated,
          a.attcollation, a.attnotnull
-  FROM wanted w JOIN pg_attribute a ON a.attrelid = w.oid
-  WHERE a.attnum > 0 AND NOT a.attisdropped AND w.names ? a.attname::text
+  FROM wanted w CROSS JOIN LATERAL (
+    SELECT a.xmin, a.* FROM pg_attribute a WHERE a.attrelid = w.oid AND a.attnum > 0 AND NOT a.attisdropped OFFSET 0) a
+  WHERE w.names ? a.attname::text
 ),
 inside(top, oid) AS (  -- what arrays, domains and ranges are of; those that come with the server hold no enum
   SELECT DISTINCT atttypid, atttypid FROM attributes WHERE atttypid >= 16384
@@ -73,21 +79,19 @@ shaped AS (
            SELECT FROM pg_constraint n WHERE n.conrelid = a.attrelid AND n.contype = 'n' AND NOT n.convalidated
              AND n.conkey[1] = a.attnum)) AS not_null
   FROM attributes a LEFT JOIN labels l ON l.top = a.atttypid GROUP BY 1
-),
-keys AS (
-  SELECT DISTINCT ON (i.indrelid) i.indrelid, i.indkey::smallint[] AS places, i.indnkeyatts AS n
-  FROM wanted w JOIN pg_index i ON i.indrelid = w.oid
-  WHERE i.indisvalid AND (i.indisprimary OR i.indisreplident) ORDER BY i.indrelid, i.indisprimary DESC
 )
-SELECT c.oid::bigint, n.nspname, c.relname, coalesce(s.mark, ''),
-       md5(concat(c.relrowsecurity, c.relkind, s.touched, b.mark)),
-       CASE WHEN c.relkind = 'p' OR b.tables = 1 THEN ARRAY(
+SELECT w.oid::bigint, n.nspname, w.relname, coalesce(s.mark, ''),
+       md5(concat(w.relrowsecurity, w.relkind, s.touched, b.mark)),
+       CASE WHEN w.relkind = 'p' OR b.tables = 1 THEN ARRAY(
          SELECT a.attname::text FROM unnest(k.places) WITH ORDINALITY p(num, place)
-         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = p.num WHERE p.place <= k.n ORDER BY p.place)
+         JOIN pg_attribute a ON a.attrelid = w.oid AND a.attnum = p.num WHERE p.place <= k.n ORDER BY p.place)
        ELSE '{}' END,
-       CASE WHEN c.relkind = 'p' OR c.relkind = 'r' AND b.tables = 1 THEN coalesce(s.not_null, '{}') ELSE '{}' END
-FROM wanted w JOIN pg_class c ON c.oid = w.oid JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN stored b ON b.top = c.oid LEFT JOIN shaped s ON s.attrelid = c.oid LEFT JOIN keys k ON k.indrelid = c.oid
+       CASE WHEN w.relkind = 'p' OR w.relkind = 'r' AND b.tables = 1 THEN coalesce(s.not_null, '{}') ELSE '{}' END
+FROM wanted w JOIN pg_namespace n ON n.oid = w.relnamespace
+JOIN stored b ON b.top = w.oid LEFT JOIN shaped s ON s.attrelid = w.oid LEFT JOIN LATERAL (
+  SELECT i.indkey::smallint[] AS places, i.indnkeyatts AS n FROM pg_index i
+  WHERE i.indrelid = w.oid AND i.indisvalid AND (i.indisprimary OR i.indisreplident)
+  ORDER BY i.indisprimary DESC LIMIT 1) k ON true
 """
 
 

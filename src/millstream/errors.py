@@ -49,7 +49,10 @@ class Code(StrEnum):
     NAME_TAKEN = ("NAME_TAKEN", "A table, view, stream table, schema or database of that name exists already.")
     NOT_A_STREAM_TABLE = ("NOT_A_STREAM_TABLE", "There is no stream table of that name.")
     CYCLE = ("CYCLE", "The query would make the stream table read itself.")
-    DEPENDENTS_EXIST = ("DEPENDENTS_EXIST", "Stream tables read the object, or are served into it.")
+    DEPENDENTS_EXIST = (
+        "DEPENDENTS_EXIST",
+        "Stream tables read the object or are served into it, or views and keys depend on a served table.",
+    )
     INCOMPATIBLE_CHANGE = ("INCOMPATIBLE_CHANGE", "The new query has other columns and something reads the old ones.")
     SCHEDULE_INVALID = ("SCHEDULE_INVALID", "The schedule is no duration, cron expression or CALCULATED.")
     MODE_INVALID = ("MODE_INVALID", "The refresh mode is not one of AUTO, DIFFERENTIAL, DIFFERENTIAL STRICT, FULL.")
@@ -71,7 +74,10 @@ class Code(StrEnum):
     FULL_REQUIRED = ("FULL_REQUIRED", "DIFFERENTIAL STRICT was asked for and no delta is possible.")
     NOT_POPULATED = ("NOT_POPULATED", "The stream table has never been refreshed.")
     REFRESH_FAILED = ("REFRESH_FAILED", "The refresh failed; the old contents are still readable.")
-    RECURSION_LIMIT = ("RECURSION_LIMIT", "A recursion did not end within max_recursion rounds; its data have a cycle.")
+    RECURSION_LIMIT = (
+        "RECURSION_LIMIT",
+        "A recursion went beyond max_recursion rounds or max_recursion_rows; often its data have a cycle.",
+    )
     REFRESH_OPEN = ("REFRESH_OPEN", "A refresh of the stream table is under way, or was cut short and not recovered.")
     LOCK_TIMEOUT = (
         "LOCK_TIMEOUT",

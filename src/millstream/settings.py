@@ -25,7 +25,8 @@ class Settings:
 
     # What a refresh does
     differential_max_change_ratio: float = field(default=0.15, metadata={"range": (0.0, 1.0)})
-    """Changed rows / source rows above which AUTO recomputes; 0 never does for that reason, 1 always."""
+    """Changed rows / source rows above which AUTO recomputes, from 1,000 changed rows on, until the table's history
+    allows a prediction; with 0 it never recomputes for the cost, with 1 always."""
     merge_strategy: MergeStrategy = "auto"
     """How a delta is applied: `merge` always by Spark's MERGE; `delete_insert` and `auto` by marking old rows dead and
     appending new ones wherever the table and its store allow it, and by MERGE elsewhere."""

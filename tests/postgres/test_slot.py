@@ -15,6 +15,7 @@ from millstream.sources.postgres.connection import connect
 from millstream.sources.postgres.fitness import refuse, server_obstacles
 from millstream.sources.postgres.installed import BufferSettings
 from millstream.sources.postgres.lsn import parse_lsn, print_lsn
+from millstream.sources.postgres.privileges import missing_grants
 from millstream.sources.postgres.publication import drop_publication, ensure_published, read_published
 from millstream.sources.postgres.relations import find_relation
 from millstream.sources.postgres.slot import (
@@ -183,6 +184,21 @@ def test_a_stranger_may_not_use_slots(shop: WalShop) -> None:
         assert obstacle.remedy == f'ALTER ROLE "{STRANGER}" REPLICATION'
         error = refuse([obstacle])
         assert (error.code, error.hint) == (Code.DATABASE_UNFIT, obstacle.remedy)
+
+
+def test_where_a_service_has_a_role_for_replication_that_one_is_wanted() -> None:
+    with Server({**FAST, **LOGICAL}) as server:
+        shop = new_wal_shop(server)
+        with server.superuser() as superuser:
+            superuser.execute(f"CREATE ROLE {STRANGER} LOGIN; CREATE ROLE rds_replication".encode())
+        with connect(Address.parse(shop.server.url(shop.name, STRANGER))) as connection:
+            lacking = f'GRANT "rds_replication" TO "{STRANGER}"'
+            assert [o.remedy for o in server_obstacles(connection, shop.slot.name)] == [lacking]
+            assert f"{lacking};" in missing_grants(connection, "changes", wal=True).required
+            with server.superuser() as superuser:
+                superuser.execute(f"GRANT rds_replication TO {STRANGER}".encode())
+            assert server_obstacles(connection, shop.slot.name) == ()
+            assert f"{lacking};" not in missing_grants(connection, "changes", wal=True).required
 
 
 def test_wal_that_the_server_threw_away_is_lost_capture() -> None:

@@ -84,7 +84,7 @@ def millstream(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """SQL queries over Delta tables that keep themselves exact, refreshed by what changed.
+    """SQL queries over Delta and PostgreSQL tables that keep themselves exact, refreshed by what changed.
 
     Example:
 

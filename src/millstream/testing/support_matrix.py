@@ -101,7 +101,8 @@ def page() -> str:
         "<!-- written by python -m millstream.testing.support_matrix from millstream.testing.constructs -->",
         "",
         "Each example was compiled to find out what is said of it here. What cannot be maintained is refused in",
-        "DIFFERENTIAL, with its position and a hint, and recomputed at each refresh in AUTO and FULL.",
+        "DIFFERENTIAL, with its position and a hint; in AUTO and FULL it is recomputed at each refresh, unless no mode",
+        "takes it.",
         "`millstream validate` says the same of a query of your own, operator by operator; the strategies are",
         "explained in [operators](operators/README.md).",
     ]

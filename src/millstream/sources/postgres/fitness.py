@@ -9,6 +9,7 @@ from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.connection import Connection
+from millstream.sources.postgres.privileges import missing_replication
 from millstream.sources.postgres.relations import Leaf, Relation, RelationKind
 from millstream.sources.postgres.types import MirrorColumn
 
@@ -69,11 +70,8 @@ _PRIMARY = """
 SELECT indrelid::bigint FROM pg_index WHERE indrelid = ANY(%s) AND indisprimary AND indimmediate AND indisvalid
 """
 _SERVER = """
-SELECT current_setting('wal_level'), r.rolsuper OR r.rolreplication OR coalesce(
-         (SELECT pg_has_role(m.oid, 'member') FROM pg_roles m WHERE m.rolname = 'rds_replication'), false),
-       r.rolname, current_setting('max_replication_slots')::int,
+SELECT current_setting('wal_level'), current_user::text, current_setting('max_replication_slots')::int,
        (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> %s)
-FROM pg_roles r WHERE r.rolname = current_user
 """
 
 
@@ -88,13 +86,12 @@ def server_obstacles(connection: Connection, slot_name: str) -> tuple[Obstacle, 
     """What of the server and the role stands in the way of a slot."""
     row = connection.execute(_SERVER, [slot_name]).fetchone()
     assert row is not None
-    wal_level, may_replicate, role, most, used = row
+    wal_level, role, most, used = row
     found = []
     if wal_level != "logical":
         found.append(Obstacle(None, f"wal_level is {wal_level}", "ALTER SYSTEM SET wal_level = logical; then restart"))
-    if not may_replicate:
-        statement = sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role)).as_string(connection)
-        found.append(Obstacle(None, f"the role {role} may not replicate", statement))
+    if (lacking := missing_replication(connection)) is not None:
+        found.append(Obstacle(None, f"the role {role} may not replicate", lacking.as_string(connection)))
     if used >= most:
         found.append(
             Obstacle(

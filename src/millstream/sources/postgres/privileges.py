@@ -8,6 +8,11 @@ from psycopg import sql
 
 from millstream.sources.postgres.connection import Connection
 
+# A service that gives nobody REPLICATION may have a role for it.
+_REPLICATION = """
+SELECT r.rolname::text, r.rolsuper OR r.rolreplication OR coalesce(pg_has_role(m.oid, 'member'), false), m.rolname::text
+FROM pg_roles r LEFT JOIN pg_roles m ON m.rolname = 'rds_replication' WHERE r.rolname = current_user
+"""
 _SCHEMAS = """
 SELECT n.nspname, has_schema_privilege(n.oid, 'USAGE'),
        bool_or(has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'TRIGGER'))
@@ -40,20 +45,19 @@ def missing_grants(connection: Connection, buffer_schema: str, *, wal: bool) -> 
     row = connection.execute(
         "SELECT current_user::text, current_database()::text, has_database_privilege(current_database(), 'CREATE'), "
         "EXISTS (SELECT FROM pg_namespace WHERE nspname = %s), "
-        "has_function_privilege('pg_control_system()', 'EXECUTE'), "
-        "(SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)",
+        "has_function_privilege('pg_control_system()', 'EXECUTE')",
         [buffer_schema],
     ).fetchone()
     assert row is not None
-    role, database, may_create, has_schema, may_identify, may_replicate = row
+    role, database, may_create, has_schema, may_identify = row
     names = {"role": sql.Identifier(role), "database": sql.Identifier(database)}
     required: list[sql.Composed] = []
     if not has_schema and not may_create:
         required.append(sql.SQL("GRANT CREATE ON DATABASE {database} TO {role};").format(**names))
     if not may_identify:
         required.append(sql.SQL("GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO {role};").format(**names))
-    if wal and not may_replicate:
-        required.append(sql.SQL("ALTER ROLE {role} REPLICATION;").format(**names))
+    if wal and (lacking := missing_replication(connection)):
+        required.append(sql.SQL("{};").format(lacking))
     by_schema: list[sql.Composed] = []
     for schema, may_use, may_read in connection.execute(_SCHEMAS, [buffer_schema]):
         if not may_use:
@@ -62,6 +66,18 @@ def missing_grants(connection: Connection, buffer_schema: str, *, wal: bool) -> 
             grant = sql.SQL("GRANT SELECT, TRIGGER ON ALL TABLES IN SCHEMA {} TO {role};")
             by_schema.append(grant.format(sql.Identifier(schema), **names))
     return Missing(_texts(connection, required), _texts(connection, by_schema))
+
+
+def missing_replication(connection: Connection) -> sql.Composed | None:
+    """The statement that lets the connection's role read the WAL, if it may not."""
+    row = connection.execute(_REPLICATION).fetchone()
+    assert row is not None
+    role, may_replicate, special = row
+    if may_replicate:
+        return None
+    if special is not None:
+        return sql.SQL("GRANT {} TO {}").format(sql.Identifier(special), sql.Identifier(role))
+    return sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role))
 
 
 def _texts(connection: Connection, statements: list[sql.Composed]) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def test_columns_keys_and_types(shop: Shop) -> None:
         found = find_relation(connection, "ORDERS")
     assert (found.schema, found.kind, found.key) == ("public", RelationKind.TABLE, ("Line", "id"))
     assert [c.name for c in found.columns] == ["id", "Line", "m", "p", "tags", "g"]
-    assert found.column("m").labels == ("sad", "ok")
+    assert (found.column("m").base, found.column("m").type_kind) == ("public.mood", "e")
     assert (found.column("p").base, found.column("p").not_null) == ("numeric(10,2)", True)
     assert found.column("tags").element == "character varying(9)"
     assert found.column("g").generated == "s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from type_cases import CASES, EXTENSION_CASES, NASTY, Case, exact
 
 from millstream.engine.storage.schema import arrow_schema
 from millstream.errors import Code, MillstreamError
+from millstream.lake.attached import native_types
 from millstream.sources.postgres.decode import batch_schema, decode_texts, read_csv
 from millstream.sources.postgres.relations import find_relation
 from millstream.sources.postgres.types import (
@@ -23,6 +23,7 @@ from millstream.sources.postgres.types import (
     mirror_columns,
     mirror_schema,
 )
+from millstream.sql.postgres.native import column_type
 from millstream.testing.postgres_server import FAST, Server
 
 pytestmark = pytest.mark.postgres
@@ -146,29 +147,6 @@ def test_a_stored_generated_column_is_marked_and_a_virtual_one_refused(typed: Sh
     assert caught.value.code is Code.UNSUPPORTED_TYPE
 
 
-def test_an_enum_keeps_the_order_of_its_labels(typed: Shop) -> None:
-    with typed.owner() as owner, typed.connect() as connection:
-        owner.execute("CREATE TABLE moods (m mood, ms mood[])")
-        owner.execute("ALTER TYPE mood ADD VALUE IF NOT EXISTS 'angry' BEFORE 'sad'")
-        one, many = columns_of(connection, "moods")
-    assert one.labels == many.labels == ("angry", "sad", 'so, "so"', "")
-    assert one.differs is not None
-
-
-def test_numeric_without_a_precision_can_be_a_string_or_a_double(typed: Shop) -> None:
-    with typed.owner() as owner, typed.connect() as connection:
-        owner.execute("CREATE TABLE amounts (n serial, v numeric, w numeric(10,2))")
-        owner.execute("INSERT INTO amounts (v, w) VALUES (1.50, 1), ('NaN', 2), (100, 3), (1.0, 4), (-0.050, 5)")
-        relation = find_relation(connection, "amounts")
-        texts = mirror_columns(relation, ["v", "w"], numeric="string")
-        doubles = mirror_columns(relation, ["v", "w"], numeric="double")
-        assert [c.spark_type for c in (*texts, *doubles)] == ["string", "decimal(10,2)", "double", "decimal(10,2)"]
-        assert by_copy(connection, "amounts", texts)["v"].to_pylist() == ["1.5", "NaN", "100", "1", "-0.05"]
-        first, second, *_ = by_copy(connection, "amounts", doubles)["v"].to_pylist()
-        assert first == 1.5
-        assert math.isnan(second)
-
-
 def test_names_that_spark_or_delta_would_confuse_are_refused(typed: Shop) -> None:
     with typed.owner() as owner, typed.connect() as connection:
         owner.execute('CREATE TABLE named (a int, "A" int, "with space" int, __ms_w int, "ok-ay" int)')
@@ -240,6 +218,20 @@ def test_types_of_extensions() -> None:
                 superuser.execute(sql.SQL("CREATE EXTENSION {}").format(sql.Identifier(extension)))
         for extension_case in EXTENSION_CASES:
             read_both_ways(shop, extension_case)
+
+
+@pytest.mark.skipif(not DEBIAN.exists(), reason="the wheel's server has no ICU, and Debian's is not installed")
+def test_a_text_whose_collation_takes_others_for_equal_is_not_compared() -> None:
+    with Server(FAST, binaries=DEBIAN) as server:
+        shop = new_shop(server)
+        with server.superuser(shop.name) as owner, shop.connect() as connection:
+            owner.execute("CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+            owner.execute("CREATE COLLATION de (provider = icu, locale = 'de')")
+            owner.execute("CREATE TABLE t (a text, b text COLLATE ci, c varchar(9)[] COLLATE ci, d text COLLATE de)")
+            relation = find_relation(connection, "t")
+    native = dict(native_types(relation))
+    found = {c.name: column_type(c.spark_type, native[c.name]) for c in mirror_columns(relation)}
+    assert {name: type_.has_equality for name, type_ in found.items()} == {"a": True, "b": False, "c": False, "d": True}
 
 
 def test_the_page_names_every_type() -> None:

@@ -19,7 +19,7 @@ from millstream.ops import Column
 from millstream.sql.sources import NativeType, Source
 
 if TYPE_CHECKING:
-    from millstream.sources.postgres.relations import Relation
+    from millstream.sources.postgres.relations import PgColumn, Relation
 
 UNREADABLE = "void"
 """The type of a column that has none in Spark: nothing can be done with it, but its neighbours can be read."""
@@ -105,10 +105,13 @@ def native_types(relation: Relation) -> tuple[tuple[str, NativeType], ...]:
     """What PostgreSQL calls the types of a relation's columns, those of elements for arrays."""
     from millstream.sources.postgres.types import plain_type
 
-    return tuple(
-        (c.name, NativeType(plain_type(c.element or c.base), is_enum=(c.element_kind or c.type_kind) == "e"))
-        for c in relation.columns
-    )
+    def native(column: PgColumn) -> NativeType:
+        name, is_enum = plain_type(column.element or column.base), (column.element_kind or column.type_kind) == "e"
+        if column.loose_collation is not None:  # another type, as far as comparing it goes
+            name = f'{name} COLLATE "{column.loose_collation}"'
+        return NativeType(name, is_enum=is_enum)
+
+    return tuple((c.name, native(c)) for c in relation.columns)
 
 
 def spark_columns(relation: Relation) -> tuple[tuple[Column, ...], tuple[tuple[str, str], ...]]:

@@ -36,7 +36,7 @@ class PgColumn:
         type_kind: `b`ase, `e`num, `c`omposite, `r`ange, `m`ultirange, `d`omain.
         element: the type of an array's elements, behind a domain too, printed; None for what is no array.
         generated: `s`tored, `v`irtual, or empty.
-        labels: an enum's labels in their order.
+        loose_collation: the name of its collation if that takes different texts for equal.
     """
 
     number: int
@@ -49,8 +49,7 @@ class PgColumn:
     element_kind: str | None
     not_null: bool
     generated: str
-    collation: str | None
-    labels: tuple[str, ...] = ()
+    loose_collation: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +116,8 @@ _COLUMNS = """
 SELECT a.attrelid::bigint, a.attnum::int, a.attname, format_type(a.atttypid, a.atttypmod),
        format_type(b.oid, b.modifier), b.oid::bigint, b.typtype::text,
        CASE WHEN b.is_array THEN format_type(e.oid, e.modifier) END, CASE WHEN b.is_array THEN e.typtype::text END,
-       a.attnotnull, a.attgenerated::text, CASE WHEN a.attcollation <> 0 THEN
-         (SELECT CASE WHEN l.collname = 'default' THEN NULL ELSE l.collname END
-          FROM pg_collation l WHERE l.oid = a.attcollation) END,
-       ARRAY(SELECT m.enumlabel::text FROM pg_enum m
-             WHERE m.enumtypid = CASE WHEN b.typtype = 'e' THEN b.oid ELSE e.oid END ORDER BY m.enumsortorder)
+       a.attnotnull, a.attgenerated::text,
+       (SELECT l.collname FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic)
 FROM pg_attribute a
 JOIN LATERAL (
   WITH RECURSIVE down AS (  -- a domain may be of a domain; the innermost one has the modifiers
@@ -217,13 +213,11 @@ def _relations(connection: Connection, rows: list[tuple[Any, ...]]) -> list[Rela
         element_kind,
         not_null,
         generated,
-        collation,
-        labels,
+        loose_collation,
     ) in connection.execute(_COLUMNS, [oids]):
         columns.setdefault(oid, []).append(
             PgColumn(
-                number, name, type_, base, base_oid, kind, element, element_kind, not_null, generated, collation,
-                tuple(labels),
+                number, name, type_, base, base_oid, kind, element, element_kind, not_null, generated, loose_collation
             )
         )  # fmt: skip
     keys = {oid: tuple(names) for oid, names in connection.execute(_KEYS, [oids])}

@@ -38,7 +38,7 @@ from millstream.sources.postgres.relations import PgColumn, Relation
 UNBOUNDED_NUMERIC = "decimal(38,18)"
 """What stands for `numeric` without a precision: a value that does not fit exactly is an error, never rounded.
 
-A string would not be safer: Spark adds strings up as doubles, silently. `string` and `double` can be asked for.
+A string would not be safer: Spark adds strings up as doubles, silently.
 """
 
 _SPARK: dict[str, DataType] = {
@@ -55,59 +55,56 @@ _SPARK: dict[str, DataType] = {
     "binary": BinaryType(),
 }
 
-_AS_TEXT = "it is equal and ordered as its text on Spark, not as PostgreSQL compares it"
-_ANY_CASE = "PostgreSQL compares it without regard to case, Spark with regard to it"
-
-# PostgreSQL's own types, without their modifiers: the Spark type, and how comparisons on Spark differ, if they do.
-PLAIN_TYPES: dict[str, tuple[str, str | None]] = {
-    "smallint": ("smallint", None),
-    "integer": ("int", None),
-    "bigint": ("bigint", None),
-    "oid": ("bigint", None),
-    "boolean": ("boolean", None),
-    "real": ("float", None),
-    "double precision": ("double", None),
-    "text": ("string", None),
-    "character varying": ("string", None),
-    "character": ("string", None),
-    "bpchar": ("string", None),
-    '"char"': ("string", None),
-    "name": ("string", None),
-    "date": ("date", None),
-    "timestamp without time zone": ("timestamp_ntz", None),
-    "timestamp with time zone": ("timestamp", None),
-    "time without time zone": ("string", None),
-    "time with time zone": ("string", _AS_TEXT),
-    "interval": ("string", _AS_TEXT),
-    "uuid": ("string", None),
-    "bytea": ("binary", None),
-    "bit": ("string", None),
-    "bit varying": ("string", None),
-    "json": ("string", _AS_TEXT),
-    "jsonb": ("string", _AS_TEXT),
-    "jsonpath": ("string", _AS_TEXT),
-    "xml": ("string", _AS_TEXT),
-    "inet": ("string", _AS_TEXT),
-    "cidr": ("string", _AS_TEXT),
-    "macaddr": ("string", None),
-    "macaddr8": ("string", None),
-    "tsvector": ("string", _AS_TEXT),
-    "tsquery": ("string", _AS_TEXT),
-    "pg_lsn": ("string", _AS_TEXT),
-    "point": ("string", _AS_TEXT),
-    "line": ("string", _AS_TEXT),
-    "lseg": ("string", _AS_TEXT),
-    "box": ("string", _AS_TEXT),
-    "path": ("string", _AS_TEXT),
-    "polygon": ("string", _AS_TEXT),
-    "circle": ("string", _AS_TEXT),
+# PostgreSQL's own types, without their modifiers, and Spark's.
+PLAIN_TYPES: dict[str, str] = {
+    "smallint": "smallint",
+    "integer": "int",
+    "bigint": "bigint",
+    "oid": "bigint",
+    "boolean": "boolean",
+    "real": "float",
+    "double precision": "double",
+    "text": "string",
+    "character varying": "string",
+    "character": "string",
+    "bpchar": "string",
+    '"char"': "string",
+    "name": "string",
+    "date": "date",
+    "timestamp without time zone": "timestamp_ntz",
+    "timestamp with time zone": "timestamp",
+    "time without time zone": "string",
+    "time with time zone": "string",
+    "interval": "string",
+    "uuid": "string",
+    "bytea": "binary",
+    "bit": "string",
+    "bit varying": "string",
+    "json": "string",
+    "jsonb": "string",
+    "jsonpath": "string",
+    "xml": "string",
+    "inet": "string",
+    "cidr": "string",
+    "macaddr": "string",
+    "macaddr8": "string",
+    "tsvector": "string",
+    "tsquery": "string",
+    "pg_lsn": "string",
+    "point": "string",
+    "line": "string",
+    "lseg": "string",
+    "box": "string",
+    "path": "string",
+    "polygon": "string",
+    "circle": "string",
 }
 
 # Types of extensions; they lie in whatever schema the extension was created in.
-EXTENSION_TYPES: dict[str, tuple[str, str | None]] = {
-    "citext": ("string", _ANY_CASE),
-    "hstore": ("string", _AS_TEXT),
-    "ltree": ("string", _AS_TEXT),
+EXTENSION_TYPES: dict[str, str] = {
+    "citext": "string",
+    "hstore": "string",
+    "ltree": "string",
 }
 
 _REFUSED = {
@@ -132,17 +129,13 @@ class MirrorColumn:
     Args:
         pg_type: the type behind all domains, with its modifiers, as SQL.
         spark_type: as Spark's SQL spells it.
-        labels: an enum's labels in PostgreSQL's order, which is not that of their texts.
         is_generated: computed by PostgreSQL and stored; not every WAL has it.
-        differs: how comparisons on Spark differ from PostgreSQL's, to warn of; None where they do not.
     """
 
     name: str
     pg_type: str
     spark_type: str
-    labels: tuple[str, ...] = ()
     is_generated: bool = False
-    differs: str | None = None
 
     @property
     def field(self) -> StructField:
@@ -150,11 +143,8 @@ class MirrorColumn:
         return StructField(self.name, data_type(self.spark_type), nullable=True)
 
 
-def mirror_column(column: PgColumn, numeric: str = UNBOUNDED_NUMERIC) -> MirrorColumn:
+def mirror_column(column: PgColumn) -> MirrorColumn:
     """The mirror's column for a column of PostgreSQL.
-
-    Args:
-        numeric: what stands for `numeric` without a precision: `decimal(38,s)`, `string` or `double`.
 
     Raises:
         MillstreamError: UNSUPPORTED_TYPE, naming the type and a way out.
@@ -166,24 +156,19 @@ def mirror_column(column: PgColumn, numeric: str = UNBOUNDED_NUMERIC) -> MirrorC
     if column.element is not None and column.base.endswith("[]"):
         if column.element == "box":
             raise _unsupported(column, "its elements are not parted by commas", "keep them as polygon[]")
-        element, differs = _scalar(column, column.element, column.element_kind or "b", numeric)
+        element = _scalar(column, column.element, column.element_kind or "b")
         pg_type, spark_type = f"{column.element}[]", f"array<{element}>"
     else:
-        pg_type = column.base
-        spark_type, differs = _scalar(column, column.base, column.type_kind, numeric)
+        pg_type, spark_type = column.base, _scalar(column, column.base, column.type_kind)
     return MirrorColumn(
         name=column.name,
         pg_type=pg_type,
         spark_type=spark_type,
-        labels=column.labels,
         is_generated=column.generated == "s",
-        differs=differs,
     )
 
 
-def mirror_columns(
-    relation: Relation, names: Sequence[str] | None = None, numeric: str = UNBOUNDED_NUMERIC
-) -> tuple[MirrorColumn, ...]:
+def mirror_columns(relation: Relation, names: Sequence[str] | None = None) -> tuple[MirrorColumn, ...]:
     """The mirror's columns for some of a relation's, by default all, in the relation's order.
 
     Raises:
@@ -200,7 +185,7 @@ def mirror_columns(
                 f"{relation.qualified} has the columns {twin} and {column.name}, which are one name on Spark",
                 hint="rename one of them, or use only one in the query",
             )
-    return tuple(mirror_column(column, numeric) for column in used)
+    return tuple(mirror_column(column) for column in used)
 
 
 def mirror_schema(columns: Sequence[MirrorColumn]) -> StructType:
@@ -231,23 +216,18 @@ def text_of(column: MirrorColumn, expression: sql.Composable) -> sql.Composable:
     return expression
 
 
-def _scalar(column: PgColumn, printed: str, kind: str, numeric: str) -> tuple[str, str | None]:
-    if kind == "e":
-        return "string", "PostgreSQL orders it as its labels were declared"
-    if kind in ("r", "m"):
-        return "string", _AS_TEXT
+def _scalar(column: PgColumn, printed: str, kind: str) -> str:
+    if kind in ("e", "r", "m"):
+        return "string"
     if kind == "c":
         raise _unsupported(column, "is a composite type", "keep its fields as columns, or as jsonb")
     if kind != "b":
         raise _unsupported(column, "is no type that can be stored", "use another type")
     plain, modifier = _without_modifier(printed)
     if plain == "numeric":
-        return _numeric(column, modifier, numeric)
+        return _numeric(column, modifier)
     if plain in PLAIN_TYPES:
-        spark_type, differs = PLAIN_TYPES[plain]
-        if plain in ("text", "character varying", "character") and column.collation not in (None, "C", "POSIX"):
-            differs = f"PostgreSQL compares it by the collation {column.collation}, Spark byte by byte"
-        return spark_type, differs
+        return PLAIN_TYPES[plain]
     schema, _, last = plain.rpartition(".")
     if schema and last in EXTENSION_TYPES:
         return EXTENSION_TYPES[last]
@@ -255,23 +235,15 @@ def _scalar(column: PgColumn, printed: str, kind: str, numeric: str) -> tuple[st
     raise _unsupported(column, why, way_out)
 
 
-def _numeric(column: PgColumn, modifier: tuple[int, ...], unbounded: str) -> tuple[str, str | None]:
-    if modifier and modifier[0] <= _MAX_PRECISION:
-        precision, scale = modifier
-        # numeric(3,-2) holds up to 99900, numeric(3,5) down to 0.00001: Spark wants 0 <= scale <= precision
-        fitting = (precision - scale, 0) if scale < 0 else (max(precision, scale), scale)
-        if fitting[0] <= _MAX_PRECISION:
-            return f"decimal({fitting[0]},{fitting[1]})", None
-    if unbounded == "string":
-        return "string", _AS_TEXT
-    if unbounded == "double":
-        return "double", "it is rounded to a double"
+def _numeric(column: PgColumn, modifier: tuple[int, ...]) -> str:
     if not modifier:
-        return unbounded, None
-    scale = max(modifier[1], 0)
-    if scale > _MAX_PRECISION:
+        return UNBOUNDED_NUMERIC
+    precision, scale = modifier
+    # numeric(3,-2) holds up to 99900, numeric(3,5) down to 0.00001: Spark wants 0 <= scale <= precision
+    digits, decimals = (precision - scale, 0) if scale < 0 else (max(precision, scale), scale)
+    if decimals > _MAX_PRECISION:
         raise _unsupported(column, f"has more than {_MAX_PRECISION} decimals", "give it a smaller scale")
-    return f"decimal({_MAX_PRECISION},{scale})", None
+    return f"decimal({min(digits, _MAX_PRECISION)},{decimals})"
 
 
 def plain_type(printed: str) -> str:

@@ -54,6 +54,20 @@ class InitiatedBy(StrEnum):
     SCHEDULER = "SCHEDULER"
 
 
+class Portion(str):
+    """What is being done, where it is known how far it has come: a text, with the share that is done."""
+
+    __slots__ = ("share",)
+    share: float
+
+    @classmethod
+    def of(cls, text: str, done: int, expected: int) -> Portion:
+        """So much of what is expected; an estimate may turn out too small."""
+        portion = cls(text)
+        portion.share = min(done / max(expected, 1), 1.0)
+        return portion
+
+
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
     """What one refresh did. `frontier` maps each base table to the version the contents now reflect."""

@@ -22,6 +22,7 @@ from millstream.cli.main import app, main
 from millstream.cli.output import ConsoleOutput
 from millstream.cli.progress import Progress
 from millstream.errors import Code, MillstreamError
+from millstream.results import Portion
 
 VERBS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
@@ -234,6 +235,26 @@ sys.exit(main(["refresh", "totals", "--json"]))
         assert result.returncode == 0
         assert "computing the delta" in shown
         assert json.loads(result.stdout)[0]["action"] == "DIFFERENTIAL"
+
+    def test_how_far_it_is_where_that_is_known(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+        monkeypatch.setenv("COLUMNS", "120")
+        progress = Progress(enabled=True)
+        with progress.working("loading"):
+            progress(Portion.of("reading orders: 30 of about 40 rows", 30, 40))
+            progress._bar.refresh()
+            known = capsys.readouterr().err
+            progress("comparing")
+            progress._bar.refresh()
+            unknown = capsys.readouterr().err
+        assert "reading orders: 30 of about 40 rows" in known
+        assert "━" * 18 in known
+        assert "75%" in known
+        assert "%" not in unknown
+        assert "━" not in unknown
 
     def test_the_spinner_makes_room_for_text(self, capsys: pytest.CaptureFixture[str]) -> None:
         progress = Progress(enabled=True)

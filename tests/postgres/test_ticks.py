@@ -13,6 +13,7 @@ from tick_tables import Owner, both, kit, owner
 from millstream import Code, MillstreamError
 from millstream.catalog.models import ObjectKind
 from millstream.engine.storage import RangeKind
+from millstream.results import Portion
 from millstream.sources.postgres import held, windows
 from millstream.testing.postgres_server import Server
 
@@ -25,6 +26,13 @@ def test_nothing_happened(both: Kit) -> None:
     before = (both.database, both.tick(), both.tick())
     assert before[1] == before[2] == {"shop.public.bag": 1, "shop.public.t": 1}
     assert both.database == before[0], "a tick that finds nothing writes nothing"
+
+
+def test_how_far_a_load_has_come_is_told(kit: Kit, owner: Owner) -> None:
+    owner.execute("ANALYZE t")
+    kit.read("a", "t", "id", "v")
+    told = [text for text in kit.said if isinstance(text, Portion)]
+    assert [(text, text.share) for text in told] == [("reading public.t: 20 of about 20 rows", 1.0)]
 
 
 def test_every_kind_of_change(both: Kit, owner: Owner) -> None:

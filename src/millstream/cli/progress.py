@@ -1,4 +1,4 @@
-"""What is being done right now, on a terminal only: a spinner on stderr with the phase and the time."""
+"""What is being done right now, on a terminal only: a spinner on stderr with the phase, how far it is, and the time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from millstream.results import Portion
+
+_BAR_WIDTH = 24
 
 
 class Progress:
@@ -19,7 +23,8 @@ class Progress:
     def __call__(self, phase: str) -> None:
         """Show the phase that begins."""
         if self._bar is not None:
-            self._bar.update(self._task, description=phase)
+            share = phase.share if isinstance(phase, Portion) else None
+            self._bar.update(self._task, description=phase, share=share)
 
     @contextmanager
     def working(self, phase: str) -> Iterator[None]:
@@ -30,11 +35,24 @@ class Progress:
             return
         from rich.console import Console
         from rich.progress import Progress as Bar
-        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
 
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        class ShareColumn(ProgressColumn):
+            """A bar, where it is known how much there is to do."""
+
+            def render(self, task: Task) -> Table | str:
+                share = task.fields["share"]
+                if share is None:
+                    return ""
+                grid = Table.grid(padding=(0, 1))
+                grid.add_row(ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH), f"{share:.0%}")
+                return grid
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), ShareColumn(), TimeElapsedColumn())
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-            self._bar, self._task = bar, bar.add_task(phase, total=None)
+            self._bar, self._task = bar, bar.add_task(phase, total=None, share=None)
             try:
                 yield
             finally:

@@ -10,6 +10,7 @@ from millstream.catalog.attached import Capture, Position
 from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.engine.storage import Rows, Txn
 from millstream.engine.worker import Worker
+from millstream.results import Portion
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.bootstrap import Snapshot, coded_error, read_small, spark_files, spark_frame
 from millstream.sources.postgres.connection import Connection, Identity
@@ -17,7 +18,7 @@ from millstream.sources.postgres.poll import polling, where
 from millstream.sources.postgres.relations import Relation
 from millstream.sources.postgres.types import MirrorColumn
 
-_TELL_EVERY = 10
+_TELL_EVERY = 2
 """Progress is told in steps of so many hundredths."""
 
 
@@ -124,11 +125,10 @@ class _Report:
         self._told = -1
 
     def __call__(self, done: int, expected: int) -> None:
-        percent = 100 * done // max(1, expected)
-        step = percent // _TELL_EVERY
+        step = 100 * done // max(1, expected) // _TELL_EVERY
         if step > self._told:
             self._told = step
-            self._tell(f"reading {self._name}: {done:,} of about {expected:,} rows ({min(percent, 100)} %)")
+            self._tell(Portion.of(f"reading {self._name}: {done:,} of about {expected:,} rows", done, expected))
 
 
 @contextmanager

@@ -38,7 +38,16 @@ def test_make_targets_of_the_readme_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-@pytest.mark.parametrize("page", [README, *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.stem)
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / link).exists(), link
+
+
+def test_every_page_is_linked_to() -> None:
+    linked = {(p.parent / link).resolve() for p in PAGES for link in re.findall(r"\]\(([^)#:]+)\)", p.read_text())}
+    folders = {path for path in linked if path.is_dir()}
+    assert [p.name for p in PAGES if p != README and p not in linked and p.parent not in folders] == []

@@ -67,6 +67,16 @@ def test_what_is_not(kit: Kit, owner: psycopg.Connection[Any], shop: Shop) -> No
         assert superuser.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (0,)
 
 
+def test_a_publication_of_all_tables_forbids_nothing(kit: Kit, owner: psycopg.Connection[Any], shop: Shop) -> None:
+    with shop.server.superuser(shop.name) as superuser:
+        superuser.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+    kit.read("b", "t", "free")
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist, match="millstream"):
+        owner.execute("ALTER TABLE t DROP free")
+    kit.forget("b")
+    kit.tick()
+
+
 def test_when_it_is_no_longer_wanted(kit: Kit, owner: psycopg.Connection[Any], shop: Shop) -> None:
     with open_kit(kit.root, Address.parse(shop.server.url(shop.name))) as other:
         other.tick()

@@ -188,13 +188,23 @@ def test_what_users_made_on_the_table_is_kept(shop: Shop) -> None:
     assert t.run("SELECT has_table_privilege('stranger', 'public.totals', 'SELECT')") == [(True,)]
 
 
-@pytest.mark.parametrize("key", [["k"], None])
-def test_a_publication_of_all_tables_forbids_nothing(shop: Shop, key: list[str] | None) -> None:
-    t = served(shop, KEYED, key)
-    t.run("CREATE PUBLICATION everything FOR ALL TABLES")
-    t.serve((1, 10), (2, 20))
+@pytest.mark.parametrize("is_there_before", [True, False])
+@pytest.mark.parametrize(("key", "is_total"), [(["k"], True), (["k"], False), ([], True), (None, False)])
+def test_a_publication_of_all_tables_forbids_nothing(
+    shop: Shop, key: list[str] | None, is_total: bool, is_there_before: bool
+) -> None:
+    t = served(shop, KEYED, key, total=is_total)
+    publish = "CREATE PUBLICATION everything FOR ALL TABLES"
+    if is_there_before:
+        t.run(publish)
+    t.serve((1, 10))
+    if not is_there_before:
+        t.run(publish)
     t.serve((1, 11))
-    assert t.rows() == Counter([(1, 11)])
+    t.serve((1, 12), full=True)
+    assert t.rows() == Counter([(1, 12)])
+    t.serve(full=True)
+    assert t.rows() == Counter()
 
 
 def test_others_may_read_if_they_are_let_and_never_write(shop: Shop) -> None:

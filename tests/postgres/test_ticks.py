@@ -15,6 +15,9 @@ from millstream.catalog.models import ObjectKind
 from millstream.engine.storage import RangeKind
 from millstream.results import Portion
 from millstream.sources.postgres import held, windows
+from millstream.sources.postgres.connection import Connection
+from millstream.sources.postgres.installed import BufferSettings
+from millstream.sources.postgres.own_objects import buffered_rows
 from millstream.testing.postgres_server import Server
 
 __all__ = ["both", "kit", "owner"]
@@ -185,12 +188,52 @@ def test_captures_begin_and_end_while_others_tick(both: Kit, owner: Owner, shop:
     both.assert_nothing_twice()
 
 
+def buffered(connection: Connection, oid: int) -> int:
+    """How many changes of a table wait."""
+    return buffered_rows(connection, BufferSettings(), [oid])[oid]
+
+
 def test_buffers_are_trimmed(both: Kit, owner: Owner, shop: Shop) -> None:
     owner.execute("UPDATE t SET n = n + 1")
     both.tick()
     with shop.connect() as connection:
-        left = connection.execute(f"SELECT count(*) FROM millstream_changes.changes_{both.capture('t').oid}").fetchone()
-    assert left == (0,)
+        assert buffered(connection, both.capture("t").oid) == 0
+
+
+@pytest.mark.parametrize("is_there_before", [True, False])
+def test_a_publication_of_all_tables_forbids_nothing(kit: Kit, owner: Owner, shop: Shop, is_there_before: bool) -> None:
+    """It has the buffers, too: what has no replica identity then cannot be deleted from."""
+
+    def publish() -> None:
+        with shop.server.superuser(shop.name) as superuser:
+            superuser.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+
+    owner.execute("CREATE TABLE p (k int PRIMARY KEY, v text) PARTITION BY LIST (k)")
+    owner.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1, 2, 3)")
+    if is_there_before:
+        publish()
+    kit.read("a", "t", "v", "n")
+    kit.read("b", "p", "v")
+    kit.tick()
+    if not is_there_before:
+        publish()
+    for statement in (
+        "INSERT INTO p VALUES (1, 'x'), (2, NULL)",
+        "WITH x AS (UPDATE t SET n = n + 1) UPDATE p SET v = v || '!'",
+        "WITH x AS (DELETE FROM t WHERE id < 5) DELETE FROM p WHERE v IS NULL",
+        "TRUNCATE t, p",
+    ):
+        owner.execute(statement)
+        kit.tick()
+        kit.assert_exact(owner, "t", "p")
+        with shop.connect() as connection:
+            for table in ("t", "p"):
+                assert buffered(connection, kit.capture(table).oid) == 0
+    kit.read("c", "t", "unused")
+    kit.forget("b")
+    owner.execute("INSERT INTO t VALUES (1, 'after', 1, 'all')")
+    kit.tick()
+    kit.assert_exact(owner, "t")
 
 
 def test_a_server_without_flushing_messages(old_server: Server, tmp_path: Path) -> None:

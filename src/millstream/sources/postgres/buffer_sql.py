@@ -144,13 +144,15 @@ def trigger_name(schema: str, event: Event, oid: int) -> str:
     return f"{schema}_{event}_{oid}"
 
 
-def create_buffer(schema: str, oid: int, columns: Sequence[BufferColumn], by_row: bool) -> sql.Composed:
+def buffer_statements(schema: str, oid: int, columns: Sequence[BufferColumn], by_row: bool) -> list[sql.Composed]:
     """The buffer's table.
 
     With a TRUNCATE, the order of rows says which came before and which after. The end of the WAL gives it: each row
     that is written moves it on, and it costs a fraction of what a sequence costs. There is no index: a window is nearly
-    all of a buffer, because consumed rows are deleted.
+    all of a buffer, because consumed rows are deleted. They could not be, without a replica identity, where somebody
+    publishes all tables; a full one costs writers nothing.
     """
+    buffer = sql.Identifier(schema, buffer_name(oid))
     own = [
         sql.SQL("{} pg_catalog.pg_lsn NOT NULL").format(sql.Identifier(ORDER)),
         sql.SQL("{} pg_catalog.xid8 NOT NULL").format(sql.Identifier(TRANSACTION)),
@@ -158,10 +160,13 @@ def create_buffer(schema: str, oid: int, columns: Sequence[BufferColumn], by_row
     ]
     if by_row:
         own.append(sql.SQL("{} pg_catalog.oid").format(sql.Identifier(LEAF)))
-    return sql.SQL(
-        "CREATE TABLE {} ({}) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, "
-        "autovacuum_analyze_scale_factor = 1)"
-    ).format(sql.Identifier(schema, buffer_name(oid)), sql.SQL(", ").join([*own, *(c.definition for c in columns)]))
+    return [
+        sql.SQL(
+            "CREATE TABLE {} ({}) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, "
+            "autovacuum_analyze_scale_factor = 1)"
+        ).format(buffer, sql.SQL(", ").join([*own, *(c.definition for c in columns)])),
+        sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(buffer),
+    ]
 
 
 def function_statements(

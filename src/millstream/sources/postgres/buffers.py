@@ -20,7 +20,7 @@ from millstream.sources.postgres.buffer_sql import (
     BufferColumn,
     Event,
     buffer_name,
-    create_buffer,
+    buffer_statements,
     create_trigger,
     fitting_name,
     fitting_statements,
@@ -190,7 +190,8 @@ def put_in_place(
     _lock_writers_out(connection, relation, schema)
     buffer = sql.Identifier(schema, buffer_name(relation.oid))
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(buffer))
-    connection.execute(create_buffer(schema, relation.oid, kept, by_row))
+    for statement in buffer_statements(schema, relation.oid, kept, by_row):
+        connection.execute(statement)
     connection.execute(
         sql.SQL("COMMENT ON TABLE {} IS {}").format(buffer, sql.Literal(f"changes of {relation.qualified}"))
     )

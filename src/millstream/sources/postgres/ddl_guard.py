@@ -43,7 +43,6 @@ def guard(connection: Connection, schema: str, columns: Mapping[int, Sequence[st
             return False
         _make(connection, schema)
         table = sql.Identifier(schema, _TABLE)
-        connection.execute(sql.SQL("DELETE FROM {}").format(table))
         for oid, names in columns.items():
             connection.execute(
                 sql.SQL(

@@ -6,6 +6,8 @@ source, which they learn of only at the next poll:
 - a column that was dropped or renamed is found one scope further out, in `missing`, and is NULL;
 - a column that has another type now becomes NULL too: PostgreSQL chooses between the overloads of `fitting` by the type
   of their arguments, and inlines either one, so that the check costs nothing per row;
+- a session makes a function's statement ready once, and anew when a table it names was altered. One that reads rows
+  names no table, so the tables are in it as constants, by their oids, which outlive every name;
 - buffers have types without modifiers, so that a `varchar(20)` that was a `varchar(10)` fits;
 - a buffer has PostgreSQL's own types only, and the text of all others (`kept_columns`), so that these can be dropped.
 
@@ -170,12 +172,16 @@ def buffer_statements(schema: str, oid: int, columns: Sequence[BufferColumn], by
 
 
 def function_statements(
-    schema: str, oid: int, event: Event, columns: Sequence[BufferColumn], by_row: bool
+    schema: str, oid: int, event: Event, columns: Sequence[BufferColumn], by_row: bool, altered: Sequence[int]
 ) -> list[sql.Composed]:
-    """A trigger function, which nobody else may put on a table of theirs."""
+    """A trigger function, which nobody else may put on a table of theirs.
+
+    Args:
+        altered: the oids of the tables that may be altered, each by itself, while the function gets their rows.
+    """
     function = sql.SQL("{}()").format(sql.Identifier(schema, function_name(event, oid)))
     body = sql.SQL("#variable_conflict use_column\nBEGIN\n{}  RETURN NULL;\nEND").format(
-        _capture(schema, oid, event, columns, by_row)
+        _capture(schema, oid, event, columns, by_row, altered)
     )
     settings = sorted({setting for c in columns for setting in c.settings} if event in _IMAGES else ())
     return [
@@ -193,7 +199,9 @@ def function_statements(
     ]
 
 
-def _capture(schema: str, oid: int, event: Event, columns: Sequence[BufferColumn], by_row: bool) -> sql.Composable:
+def _capture(
+    schema: str, oid: int, event: Event, columns: Sequence[BufferColumn], by_row: bool, altered: Sequence[int]
+) -> sql.Composable:
     buffer = sql.Identifier(schema, buffer_name(oid))
     if event is Event.LOCK:
         return sql.SQL("")
@@ -217,6 +225,9 @@ def _capture(schema: str, oid: int, event: Event, columns: Sequence[BufferColumn
     selected = sql.SQL(
         "SELECT image.* FROM (SELECT {missing}) AS missing\n  CROSS JOIN LATERAL ({images}) AS image"
     ).format(missing=sql.SQL(", ").join(missing), images=sql.SQL("\n    UNION ALL ").join(images))
+    if by_row:  # always true, and gone from the plan; a transition table makes the plan depend on its own table
+        watched = [sql.SQL("{}::pg_catalog.regclass IS NOT NULL").format(sql.Literal(str(table))) for table in altered]
+        selected += sql.SQL("\n  WHERE {}").format(sql.SQL(" AND ").join(watched))
     return _insert(buffer, [*_OWN, *([LEAF] if by_row else []), *(c.name for c in columns)], selected)
 
 

@@ -309,12 +309,14 @@ def _put_functions(
     schema: str,
     events: Sequence[Event] = (*_ROW_EVENTS, Event.TRUNCATE, Event.TRUNCATE_PART),
 ) -> None:
+    is_partitioned = relation.kind is RelationKind.PARTITIONED
+    altered = [relation.oid] if is_partitioned else list(tables_of(relation))  # a partition is altered with its parent
     for event in events:
         if event is Event.TRUNCATE_PART and not by_row:
             continue
-        for statement in function_statements(schema, relation.oid, event, columns, by_row):
+        for statement in function_statements(schema, relation.oid, event, columns, by_row, altered):
             connection.execute(statement)
-    if relation.kind is RelationKind.PARTITIONED:
+    if is_partitioned:
         _let_owners_add_partitions(connection, relation, schema)
 
 

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import capture_kit
+import psycopg
 import pytest
 from capture_kit import DriverOnly, Kit
-from shops import Shop, detach_halfway
+from shops import STRANGER, Shop, detach_halfway
 from tick_tables import Owner, both, kit, owner
 
 import millstream
@@ -165,6 +166,33 @@ def test_a_partition_whose_detaching_was_interrupted(kit: Kit, owner: Owner, sho
         owner.execute(statement)
         kit.tick()
         kit.assert_exact(owner, "p")
+
+
+def test_a_partitioned_table_that_has_another_owner(kit: Kit, owner: Owner, shop: Shop) -> None:
+    """A new partition gets its parent's triggers by the rights of whoever adds it."""
+    for statement in (
+        "CREATE TABLE p (k int, j int) PARTITION BY LIST (k)",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)",
+        "CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2) PARTITION BY LIST (j)",
+        f"GRANT CREATE ON SCHEMA public TO {STRANGER}",
+    ):
+        owner.execute(statement)
+    kit.read("a", "p", "k", "j")
+    kit.tick()
+    address = shop.server.url(shop.name, STRANGER)
+    with shop.server.superuser(shop.name) as superuser, psycopg.connect(address, autocommit=True) as stranger:
+        for table, part, value in (("p2", "p21", 1), ("p", "p3", 3)):
+            superuser.execute(f"ALTER TABLE {table} OWNER TO {STRANGER}")
+            kit.said.clear()
+            kit.tick()
+            assert kit.said == [], "nothing is compared for that"
+            stranger.execute(f"CREATE TABLE {part} PARTITION OF {table} FOR VALUES IN ({value})")
+            stranger.execute(f"GRANT SELECT, TRIGGER ON {part} TO PUBLIC")
+            kit.tick()
+        stranger.execute("INSERT INTO p21 VALUES (2, 1)")
+        stranger.execute("INSERT INTO p VALUES (3, 1)")
+        kit.tick()
+        kit.assert_exact(stranger, "p")
 
 
 @pytest.mark.parametrize(

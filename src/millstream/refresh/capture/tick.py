@@ -53,6 +53,7 @@ from millstream.sources.postgres.connection import Connection, Identity
 from millstream.sources.postgres.installed import capture_states
 from millstream.sources.postgres.keyed import KeyedWindow
 from millstream.sources.postgres.looks import look_at
+from millstream.sources.postgres.partition_owners import let_owners_add_partitions
 from millstream.sources.postgres.poll import where
 from millstream.sources.postgres.positions import WalPosition
 from millstream.sources.postgres.relations import Relation, find_named
@@ -466,8 +467,15 @@ class Tick:
         else:
             landed = [self.captures[id_] for id_ in self.landed if BUFFER in self.captures[id_].details]
             trim(self.connection, [buffer_of(c) for c in landed], position["snapshot"])
+            self._let_owners_add_partitions()
         self._let_go()
         self.landed, self.obstacle = set(), None
+
+    def _let_owners_add_partitions(self) -> None:
+        by_row = [c.oid for c in self._followed() if BUFFER in c.details and buffer_of(c).by_row]
+        if by_row:
+            schema = buffer_settings(self.database, self.catalog).schema
+            let_owners_add_partitions(self.connection, by_row, schema)
 
     def _let_go(self) -> None:
         self.database = let_go(self.connection, self.catalog, self.database, self.progress)

@@ -44,6 +44,7 @@ from millstream.sources.postgres.installed import (
     triggers_of,
 )
 from millstream.sources.postgres.kept_columns import columns_in, kept_columns
+from millstream.sources.postgres.partition_owners import let_owners_add_partitions
 from millstream.sources.postgres.relations import Relation, RelationKind
 from millstream.sources.postgres.trims import create_trims, forget_trims, note_trims
 from millstream.sources.postgres.types import MirrorColumn
@@ -309,40 +310,13 @@ def _put_functions(
     schema: str,
     events: Sequence[Event] = (*_ROW_EVENTS, Event.TRUNCATE, Event.TRUNCATE_PART),
 ) -> None:
-    is_partitioned = relation.kind is RelationKind.PARTITIONED
-    altered = [relation.oid] if is_partitioned else list(tables_of(relation))  # a partition is altered with its parent
+    # a partition is altered with its parent
+    altered = [relation.oid] if relation.kind is RelationKind.PARTITIONED else list(tables_of(relation))
     for event in events:
         if event is Event.TRUNCATE_PART and not by_row:
             continue
         for statement in function_statements(schema, relation.oid, event, columns, by_row, altered):
             connection.execute(statement)
-    if is_partitioned:
-        _let_owners_add_partitions(connection, relation, schema)
-
-
-def _let_owners_add_partitions(connection: Connection, relation: Relation, schema: str) -> None:
-    """A new partition gets the triggers of its parent by the rights of whoever adds it, which must not fail."""
-    owners = connection.execute(
-        """WITH RECURSIVE below AS (
-             SELECT %s::oid AS oid UNION ALL SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-           SELECT DISTINCT pg_get_userbyid(c.relowner) FROM below b JOIN pg_class c ON c.oid = b.oid
-           WHERE c.relkind = 'p'""",
-        [relation.oid],
-    ).fetchall()
-    functions = connection.execute(
-        "SELECT proname FROM pg_proc WHERE pronamespace = %s::regnamespace AND proname = ANY(%s)",
-        [
-            sql.Identifier(schema).as_string(connection),
-            [function_name(event, relation.oid) for event in _ROW_EVENTS],
-        ],
-    ).fetchall()
-    for (owner,) in owners:
-        for (function,) in functions:
-            connection.execute(
-                sql.SQL("GRANT EXECUTE ON FUNCTION {}() TO {}").format(
-                    sql.Identifier(schema, function), sql.Identifier(owner)
-                )
-            )
 
 
 def _put_triggers(connection: Connection, relation: Relation, by_row: bool, schema: str) -> None:
@@ -367,6 +341,7 @@ def _put_triggers(connection: Connection, relation: Relation, by_row: bool, sche
     if may_alter == (True,):
         for statement in always_statements(connection, relation, schema):
             connection.execute(sql.SQL(statement))
+    let_owners_add_partitions(connection, [root], schema)
 
 
 def _drop(connection: Connection, oid: int, settings: BufferSettings) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from deltalake import DeltaTable
 
 from millstream.catalog import Catalog
 from millstream.catalog.attached import AttachedDatabase, Capture
@@ -120,6 +121,12 @@ class Kit:
     def commits(self, table: str) -> int:
         """How many commits its mirror has had."""
         return self.store.version(self.capture(table).path)
+
+    def commit_says(self, table: str) -> dict[str, Any]:
+        """What the last commit of its mirror carries."""
+        [last] = DeltaTable(str(self.root / self.capture(table).path)).history(1)
+        said: dict[str, Any] = json.loads(last["userMetadata"])
+        return said
 
     def assert_nothing_twice(self) -> None:
         """Each tick has committed at most once to a mirror, in growing order."""

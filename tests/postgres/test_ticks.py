@@ -57,6 +57,23 @@ def test_every_kind_of_change(both: Kit, owner: Owner) -> None:
     both.assert_nothing_twice()
 
 
+def test_commits_say_where_in_which_database_they_are(both: Kit, owner: Owner, shop: Shop) -> None:
+    with shop.server.superuser(shop.name) as superuser:
+        row = superuser.execute(
+            "SELECT system_identifier::text, timeline_id FROM pg_control_system(), pg_control_checkpoint()"
+        ).fetchone()
+    assert row is not None
+    here = {"system": row[0], "timeline": row[1], "database": shop.name}
+    loaded = both.commit_says("t")
+    assert {**loaded["postgres"], "position": None} == {**here, "position": None}
+    owner.execute("UPDATE t SET n = n + 1")
+    both.tick()
+    after = both.commit_says("t")
+    assert after == {"postgres": {**here, "position": both.database.position}}
+    assert set(after["postgres"]["position"]) == {"snapshot"}
+    assert after != loaded
+
+
 def test_what_no_reader_uses_is_no_commit(both: Kit, owner: Owner) -> None:
     before = both.commits("t")
     owner.execute("UPDATE t SET unused = 'other'")

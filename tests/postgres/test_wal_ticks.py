@@ -101,6 +101,28 @@ def test_to_the_wal_and_every_kind_of_change(kit: Kit, writer: Writer) -> None:
     kit.assert_nothing_twice()
 
 
+def test_large_values_that_an_update_leaves_as_they_are(kit: Kit, writer: Writer) -> None:
+    """The WAL does not repeat what is stored out of line: the mirror keeps what it has."""
+    large = "(SELECT string_agg(md5(concat(k, v, i)), '') FROM generate_series(1, 400) i)"  # hashes do not compress
+    writer.execute(f"UPDATE a SET more = {large} WHERE k > 1")
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    out_of_line = "SELECT pg_relation_size(reltoastrelid) > 0 FROM pg_class WHERE oid = 'a'::regclass"
+    assert writer.execute(out_of_line).fetchone() == (True,)
+    for statement in (
+        "UPDATE a SET v = v + 1",
+        "UPDATE a SET k = k + 100",
+        "UPDATE a SET k = 1 WHERE k = 105; UPDATE a SET v = 0; UPDATE a SET v = 1 WHERE k = 1",
+        f"UPDATE a SET v = 7, more = {large} WHERE k = 102; UPDATE a SET v = 2",
+        "DELETE FROM a WHERE k = 103; INSERT INTO a VALUES (103, 1, NULL); UPDATE a SET v = 3",
+    ):
+        kit.said.clear()
+        writer.execute(statement)
+        kit.tick()
+        kit.assert_exact(writer, "a", "b")
+        assert kit.said == [], "nothing is read anew"
+    assert kit.database.mode is CaptureMode.WAL
+
+
 def test_keys_of_any_type(kit: Kit, writer: Writer) -> None:
     """Rows of keys that Arrow cannot join by, or whose equal values differ, are found among those looked up."""
     for statement in (

@@ -1,7 +1,7 @@
 """Pages of the documentation as programs: every block is run, and what a page shows must be what was printed.
 
-`sql` goes to a psql that stays open, `python` to one program, `console` lines that call millstream to its command line;
-a `text` block after one of them must be its whole output.
+`sql` goes to a psql that stays open, or to the lake of a page that is about that; `python` to one program, `console`
+lines that call millstream to its command line; a `text` block after one of them must be its whole output.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
 from millstream.cli.main import main
+from millstream.sql.statements import split_statements
 from millstream.testing.postgres_server import Server
+
+if TYPE_CHECKING:
+    from millstream import Millstream
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
+SHOWN = {"", "json", "toml"}
+"""Languages of blocks that nobody types: forms, and what tests of their own look at."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,27 @@ def blocks_of(page: Path) -> list[Block]:
     text = page.read_text()
     found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 2) for m in found]
+
+
+class Typed(Protocol):
+    """Where a reader types SQL."""
+
+    def run(self, text: str) -> str:
+        """What is printed for it."""
+
+
+@dataclass(frozen=True)
+class LakeSql:
+    """`ms.sql` of the lake that a page has opened as `ms`; it prints nothing."""
+
+    namespace: dict[str, object]
+
+    def run(self, text: str) -> str:
+        """Run the statements one by one."""
+        lake = cast("Millstream", self.namespace["ms"])
+        for statement in split_statements(text):
+            lake.sql(statement.text).collect()
+        return ""
 
 
 class Psql:
@@ -84,13 +111,15 @@ class Reader:
     """Somebody who types every block of a page."""
 
     page: Path
-    psql: Psql | None = None
+    psql: Typed | None = None
     namespace: dict[str, object] = field(default_factory=dict)
 
     def read(self) -> dict[str, int]:
         """Run the page; gives how many blocks of each language it has."""
         printed, count = "", dict.fromkeys(("sql", "python", "console", "text"), 0)
         for block in blocks_of(self.page):
+            if block.language in SHOWN:
+                continue
             count[block.language] += 1
             where = f"{self.page.name}:{block.line}"
             if block.language == "text":

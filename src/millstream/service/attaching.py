@@ -20,7 +20,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.naming import DEFAULT_SCHEMA, RESERVED_PREFIX, TableName
 from millstream.refresh.locks import Locks
 from millstream.results import SourceStatus
-from millstream.service.notices import NoticeWarning, tell
+from millstream.service.notices import LeftoverWarning, NoticeWarning, tell
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -179,25 +179,30 @@ class Attaching:
     def detach(self, name: str, *, forget: bool = False) -> None:
         """Remove everything millstream made in a database that nothing needs any more, its mirrors, and its record.
 
+        What is not its role's to remove, such as a publication that the tables' owner made, is told by a warning.
+
         Args:
             forget: leave the database as it is; `script` is for its owner to run.
 
         Raises:
             MillstreamError: NOT_ATTACHED, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
         """
-        database = self.get(name)
+        database, left = self.get(name), list[str]()
         # First the lock under which captures begin: their reader is recorded before it is given back.
         with self._locks.acquire([f"captures-{database.name}"]), self._locks.acquire([lock_key(database.name)]):
             self._refuse_dependents(database.name)
             if not forget:
-                self._uninstall(database)
+                left = self._uninstall(database)
             for capture in self._catalog.captures(database.name):
                 shutil.rmtree(capture.path, ignore_errors=True)
                 self._catalog.drop_lake_object(ObjectKind.TABLE, TableName.parse(capture.name))
                 self._catalog.drop_capture(capture.id)
             self._catalog.drop_database(database.name)
+        if left:
+            told = f"{database.name} is detached, but not all that was made for it is its role's to remove"
+            tell("\n  ".join([f"{told}; run in {database.database}:", *left]), LeftoverWarning)
 
-    def _uninstall(self, database: AttachedDatabase) -> None:
+    def _uninstall(self, database: AttachedDatabase) -> list[str]:
         with _driver():
             from psycopg import Error
             from psycopg.errors import InsufficientPrivilege
@@ -211,7 +216,7 @@ class Attaching:
         forget = bookkeeping_removal(self._catalog.lake_id())
         try:
             with connect(address) as connection:
-                remove_everything(connection, buffers, self.slot(database))
+                left = remove_everything(connection, buffers, self.slot(database))
                 failed = "the bookkeeping of served tables cannot be removed"
                 with_locks(connection, buffers, failed, lambda: connection.execute(forget))
         except (MillstreamError, Error) as e:
@@ -224,6 +229,7 @@ class Attaching:
                 hint=f"`millstream detach {database.name} --script` prints the SQL that removes what millstream made "
                 f"there; once that has run, or the database is no more, `millstream detach {database.name} --forget`",
             ) from None
+        return left
 
     def script(self, name: str) -> str:
         """The SQL that removes what millstream made in a database, to be run there by hand.

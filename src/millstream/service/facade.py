@@ -352,7 +352,7 @@ class Millstream:
         self._attaching.attach(name, url, cdc)
 
     def detach(self, name: str, *, cascade: bool = False, forget: bool = False) -> None:
-        """Remove everything millstream made in a database, and forget it.
+        """Remove everything millstream made in a database, and forget it; a warning tells what others must remove.
 
         Args:
             cascade: drop the stream tables that read it or are served into it, too.

@@ -26,6 +26,10 @@ class ServingWarning(MillstreamWarning):
     """A served table has triggers that its users should know about."""
 
 
+class LeftoverWarning(MillstreamWarning):
+    """Something stays in a detached database, not being ours to remove; the text has the statements that do it."""
+
+
 class NoticeWarning(MillstreamWarning):
     """Something in a query has no effect on a stream table."""
 

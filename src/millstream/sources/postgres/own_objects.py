@@ -11,7 +11,7 @@ from millstream.sources.postgres.buffer_sql import buffer_name, uninstall_sql
 from millstream.sources.postgres.buffers import remove_all
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.installed import BufferSettings, captured_tables
-from millstream.sources.postgres.publication import drop_publication
+from millstream.sources.postgres.publication import drop_publication, drop_statement, publication_owner
 from millstream.sources.postgres.slot import Slot, drop_slot, slot_state
 
 _MOST_COUNTED = 1_000_000
@@ -39,17 +39,24 @@ def refuse_foreign_schema(connection: Connection, settings: BufferSettings) -> N
         )
 
 
-def remove_everything(connection: Connection, settings: BufferSettings, slot: Slot) -> None:
-    """Remove all that capture has put into a database.
+def remove_everything(connection: Connection, settings: BufferSettings, slot: Slot) -> list[str]:
+    """Remove all that capture has put into a database; of what is not the role's to remove, who must run what.
 
     Raises:
         MillstreamError: LOCK_TIMEOUT.
     """
+    left: list[str] = []
     if slot_state(connection, slot.name) is not None:  # a role that may not have one cannot be asked to drop it
         drop_slot(connection, slot.name)
-    drop_publication(connection, slot.publication)
+    if not drop_publication(connection, slot.publication):
+        statement = drop_statement(slot.publication).as_string(connection)
+        left.append(f"{statement}; -- as {publication_owner(connection, slot.publication)}")
     if not _is_foreign(connection, settings):
         remove_all(connection, settings)
+    elif (keeper := _other_keeper(connection, settings)) is not None:
+        drop = sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(settings.schema))
+        left.append(f"{drop.as_string(connection)}; -- as {keeper}, with the triggers on captured tables")
+    return left
 
 
 def own_tables(connection: Connection, settings: BufferSettings) -> list[int]:
@@ -57,17 +64,43 @@ def own_tables(connection: Connection, settings: BufferSettings) -> list[int]:
     return [] if _is_foreign(connection, settings) else captured_tables(connection, settings)
 
 
+# Dropping them runs nobody's code, so it is done as whoever runs the script: an owner or a superuser may do more than
+# the role that captures.
+_REMOVE_READING = """
+BEGIN
+  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  PERFORM set_config('lock_timeout', '10s', true);
+  BEGIN
+    DROP PUBLICATION IF EXISTS {publication};
+  EXCEPTION WHEN insufficient_privilege THEN
+    RAISE WARNING 'a publication is left to its owner %, who runs: %',
+      (SELECT pg_get_userbyid(pubowner) FROM pg_publication WHERE pubname = {publication_name}), {drop_publication};
+  END;
+  BEGIN
+    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = {slot};
+  EXCEPTION WHEN insufficient_privilege THEN
+    RAISE WARNING 'a slot is left to a role with REPLICATION, which runs: %', {drop_slot};
+  END;
+END
+"""
+
+
 def removal_script(settings: BufferSettings, slot: Slot, role: str | None = None) -> str:
-    """The same, to be run without millstream by the role that captures or by a superuser."""
-    drops = [
-        sql.SQL("SET search_path = pg_catalog, pg_temp;"),  # names mean PostgreSQL's own, whoever runs it
-        sql.SQL("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = {};").format(
-            sql.Literal(slot.name)
-        ),
-        sql.SQL("DROP PUBLICATION IF EXISTS {};").format(sql.Identifier(slot.publication)),
-        sql.SQL("RESET search_path;"),
-    ]
-    return "\n".join([*(drop.as_string() for drop in drops), uninstall_sql(settings.schema, settings.mark, role)])
+    """The same, to be run without millstream by the role that captures or by a superuser.
+
+    The triggers go first: they are what others notice. What is not the role's to drop is told, and ends nothing.
+    """
+    drop_slot = sql.SQL("SELECT pg_drop_replication_slot({})").format(sql.Literal(slot.name))
+    body = sql.SQL(_REMOVE_READING).format(
+        publication=sql.Identifier(slot.publication),
+        publication_name=sql.Literal(slot.publication),
+        drop_publication=sql.Literal(drop_statement(slot.publication).as_string()),
+        slot=sql.Literal(slot.name),
+        drop_slot=sql.Literal(drop_slot.as_string()),
+    )
+    reading = sql.SQL("DO {};").format(sql.Literal(body.as_string())).as_string()
+    about = "-- Removes the publication and the replication slot by which the WAL was read."
+    return f"{uninstall_sql(settings.schema, settings.mark, role)}{about}\n{reading}\n"
 
 
 def buffered_rows(connection: Connection, settings: BufferSettings, oids: Sequence[int]) -> dict[int, int]:
@@ -91,3 +124,13 @@ def _is_foreign(connection: Connection, settings: BufferSettings) -> bool:
         [settings.schema],
     ).fetchone()
     return row is not None and row != (True, settings.mark)
+
+
+def _other_keeper(connection: Connection, settings: BufferSettings) -> str | None:
+    """The role that has the schema of this lake's buffers, if it is another one."""
+    row = connection.execute(
+        "SELECT pg_get_userbyid(nspowner)::text FROM pg_namespace WHERE nspname = %s "
+        "AND NOT pg_has_role(nspowner, 'USAGE') AND obj_description(oid, 'pg_namespace') = %s",
+        [settings.schema, settings.mark],
+    ).fetchone()
+    return str(row[0]) if row is not None else None

@@ -202,6 +202,19 @@ def unpublish(connection: Connection, name: str, oid: int, settings: BufferSetti
             raise
 
 
+def publication_owner(connection: Connection, name: str) -> str | None:
+    """Whose a publication is, if there is one."""
+    row = connection.execute(
+        "SELECT pg_get_userbyid(pubowner)::text FROM pg_publication WHERE pubname = %s", [name]
+    ).fetchone()
+    return str(row[0]) if row is not None else None
+
+
+def drop_statement(name: str) -> sql.Composed:
+    """What the owner of a publication runs to drop it."""
+    return sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(name))
+
+
 def drop_publication(connection: Connection, name: str, settings: BufferSettings | None = None) -> bool:
     """Drop a publication if it is ours; whether it is gone.
 

@@ -27,6 +27,7 @@ from millstream.sources.postgres.fitness import Obstacle, WalTable, refuse, serv
 from millstream.sources.postgres.positions import WalPosition
 from millstream.sources.postgres.publication import (
     drop_publication,
+    drop_statement,
     ensure_published,
     may_publish,
     nested,
@@ -274,7 +275,7 @@ def forget(connection: Connection, slot: Slot, wait_seconds: float = 5.0) -> str
     drop_slot(connection, slot.name, wait_seconds)
     if drop_publication(connection, slot.publication):
         return None
-    return f'DROP PUBLICATION "{slot.publication}"'
+    return drop_statement(slot.publication).as_string(connection)
 
 
 def reason_of(error: MillstreamError) -> str:

@@ -1,0 +1,131 @@
+"""The server crashes while a tick is at work: between what it reads, lands, records and lets the database forget.
+
+Some commits are durable by then and some are not; some come while the tick is at work. After the restart mirrors are
+what their tables are, and no tick has landed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from capture_kit import Kit, open_kit
+from wal_shops import REPLICATOR, WalShop, new_owned_wal_shop
+
+from millstream import Code, MillstreamError
+from millstream.catalog.attached import CaptureMode
+from millstream.refresh.capture import switch
+from millstream.refresh.capture.tick import Tick
+from millstream.testing.postgres_server import LOGICAL, Server
+
+pytestmark = pytest.mark.postgres
+
+Writer = psycopg.Connection[Any]
+BOTH = "WITH x AS (UPDATE a SET v = v + 1) UPDATE b SET v = v + 1"
+
+
+@pytest.fixture(scope="module")
+def durable() -> Iterator[Server]:
+    """A server that loses nothing that it said was committed; some writers do not wait for that."""
+    with Server({**LOGICAL, "wal_writer_delay": "10s"}) as server:
+        yield server
+
+
+def writing(shop: WalShop) -> Writer:
+    return psycopg.connect(shop.server.url(shop.name, REPLICATOR), autocommit=True)
+
+
+@pytest.fixture
+def shop(durable: Server) -> WalShop:
+    shop = new_owned_wal_shop(durable)
+    with writing(shop) as writer:
+        for statement in (
+            "CREATE TABLE a (k int PRIMARY KEY, v int)",
+            "CREATE TABLE b (k int, v int)",
+            "ALTER TABLE b REPLICA IDENTITY FULL",
+            "INSERT INTO a VALUES (1, 10), (2, 20)",
+            "INSERT INTO b VALUES (1, 10), (2, 20), (2, 20)",
+        ):
+            writer.execute(statement)
+    return shop
+
+
+@pytest.fixture(params=[CaptureMode.TRIGGER, CaptureMode.WAL])
+def kit(
+    request: pytest.FixtureRequest, shop: WalShop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Kit]:
+    monkeypatch.setattr(switch, "_SURVEY_SECONDS", 0.0)
+    cdc = "auto" if request.param is CaptureMode.WAL else "trigger"
+    with open_kit(tmp_path / "lake", shop.address, cdc=cdc) as opened, writing(shop) as writer:
+        opened.read("ra", "a", "k", "v")
+        opened.read("rb", "b", "k", "v")
+        for _ in range(60):
+            writer.execute(BOTH)
+            opened.tick()
+            if opened.database.mode is request.param:
+                break
+        assert opened.database.mode is request.param
+        yield opened
+        opened.forget("ra")
+        opened.forget("rb")  # and with it the slot
+
+
+def crash(shop: WalShop) -> None:
+    """Write some more, and die."""
+    writer, idle = writing(shop), writing(shop)
+    idle.execute("BEGIN")
+    idle.execute("INSERT INTO b VALUES (9000, 0)")
+    writer.execute("SET synchronous_commit = off")  # a durable commit would make those before it durable, too
+    writer.execute("INSERT INTO b VALUES (5, 1)")
+    writer.execute(BOTH)
+    shop.server.stop("immediate")
+    writer.close()
+    idle.close()
+
+
+@pytest.mark.parametrize(
+    "is_back_at_once", [True, pytest.param(False, marks=pytest.mark.long)], ids=["is back at once", "stays away"]
+)
+@pytest.mark.parametrize("step", ["_land", "_complete", "_clean_up"])
+def test_the_server_crashes_inside_a_tick(
+    kit: Kit, shop: WalShop, monkeypatch: pytest.MonkeyPatch, step: str, is_back_at_once: bool
+) -> None:
+    """Before what was read is landed, before what was landed is recorded, before it is forgotten in the database."""
+    original, crashed = getattr(Tick, step), list[str]()
+    with writing(shop) as writer:
+        writer.execute(BOTH)
+        writer.execute("SET synchronous_commit = off")
+        writer.execute("INSERT INTO a VALUES (100, 0)")
+
+    def crashing(tick: Tick, *arguments: Any) -> Any:
+        if not crashed:
+            crashed.append(step)
+            crash(shop)
+            if is_back_at_once:
+                shop.server.start()
+        return original(tick, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tick, step, crashing)
+        if is_back_at_once:
+            kit.tick()
+        else:
+            with pytest.raises(MillstreamError) as caught:
+                kit.tick()
+            assert caught.value.code is Code.DATABASE_UNREACHABLE
+            shop.server.start()
+    assert crashed
+    with writing(shop) as writer:
+        assert writer.execute("SELECT count(*) FROM a WHERE k = 100").fetchone() == (1,), "it was read, so it stays"
+        assert writer.execute("SELECT count(*) FROM b WHERE k = 9000").fetchone() == (0,)
+        for _ in range(3):
+            kit.tick()
+            kit.assert_exact(writer, "a", "b")
+            writer.execute("INSERT INTO b VALUES (7, 7)")
+            writer.execute(BOTH)
+    kit.assert_nothing_twice()
+    if kit.database.mode is CaptureMode.WAL:  # buffers that were not trimmed look as if files had been put back
+        assert not any("anew" in said for said in kit.said)

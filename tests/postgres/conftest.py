@@ -35,7 +35,7 @@ def old_server() -> Iterator[Server]:
     """PostgreSQL 15, where Debian has put it."""
     if not DEBIAN.exists():
         pytest.skip("PostgreSQL 15 is not installed")
-    with Server(FAST, DEBIAN) as started:
+    with Server({**FAST, **LOGICAL}, DEBIAN) as started:
         yield started
 
 

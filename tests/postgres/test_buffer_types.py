@@ -13,7 +13,7 @@ from captures import Follow, Owner, TriggerCapture
 from psycopg import sql
 from shops import Shop, new_shop
 from texts import by_copy
-from type_cases import CASES, EXTENSION_CASES, Case, exact
+from type_cases import CASES, EXTENSION_CASES, Case, create_extensions, exact
 
 from millstream.naming import WEIGHT
 from millstream.sources.postgres.buffers import install
@@ -43,9 +43,7 @@ def test_values_are_those_of_a_copy(typed: Shop, case: Case) -> None:
 
 def test_values_of_extensions_are_those_of_a_copy(old_server: Server) -> None:
     shop = new_shop(old_server)
-    with old_server.superuser(shop.name) as superuser:
-        for extension in ("citext", "hstore", "ltree"):
-            superuser.execute(sql.SQL("CREATE EXTENSION {}").format(sql.Identifier(extension)))
+    create_extensions(shop)
     for case in EXTENSION_CASES:
         captured_as_copied(shop, case)
 

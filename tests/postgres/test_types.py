@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 from shops import Shop, new_shop
 from texts import by_copy, by_query, columns_of
-from type_cases import CASES, EXTENSION_CASES, NASTY, Case, exact
+from type_cases import CASES, EXTENSION_CASES, NASTY, Case, create_extensions, exact
 
 from millstream.engine.storage.schema import arrow_schema
 from millstream.errors import Code, MillstreamError
@@ -24,7 +24,7 @@ from millstream.sources.postgres.types import (
     mirror_schema,
 )
 from millstream.sql.postgres.native import column_type
-from millstream.testing.postgres_server import FAST, Server
+from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
 
@@ -204,31 +204,22 @@ def test_a_database_of_another_encoding_is_read_as_utf_8(server: Server) -> None
         assert by_query(connection, "t", columns)["v"].to_pylist() == ["größe"]
 
 
-DEBIAN = Path("/usr/lib/postgresql/15/bin")
+def test_types_of_extensions(old_server: Server) -> None:
+    """The wheel's server has no citext, hstore, ltree and xml."""
+    shop = new_shop(old_server)
+    create_extensions(shop)
+    for extension_case in EXTENSION_CASES:
+        read_both_ways(shop, extension_case)
 
 
-@pytest.mark.skipif(
-    not DEBIAN.exists(), reason="the wheel's server has no citext, hstore and xml, and Debian's is not installed"
-)
-def test_types_of_extensions() -> None:
-    with Server(FAST, binaries=DEBIAN) as server:
-        shop = new_shop(server)
-        with server.superuser(shop.name) as superuser:
-            for extension in ("citext", "hstore", "ltree"):
-                superuser.execute(sql.SQL("CREATE EXTENSION {}").format(sql.Identifier(extension)))
-        for extension_case in EXTENSION_CASES:
-            read_both_ways(shop, extension_case)
-
-
-@pytest.mark.skipif(not DEBIAN.exists(), reason="the wheel's server has no ICU, and Debian's is not installed")
-def test_a_text_whose_collation_takes_others_for_equal_is_not_compared() -> None:
-    with Server(FAST, binaries=DEBIAN) as server:
-        shop = new_shop(server)
-        with server.superuser(shop.name) as owner, shop.connect() as connection:
-            owner.execute("CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
-            owner.execute("CREATE COLLATION de (provider = icu, locale = 'de')")
-            owner.execute("CREATE TABLE t (a text, b text COLLATE ci, c varchar(9)[] COLLATE ci, d text COLLATE de)")
-            relation = find_relation(connection, "t")
+def test_a_text_whose_collation_takes_others_for_equal_is_not_compared(old_server: Server) -> None:
+    """The wheel's server has no ICU."""
+    shop = new_shop(old_server)
+    with old_server.superuser(shop.name) as owner, shop.connect() as connection:
+        owner.execute("CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+        owner.execute("CREATE COLLATION de (provider = icu, locale = 'de')")
+        owner.execute("CREATE TABLE t (a text, b text COLLATE ci, c varchar(9)[] COLLATE ci, d text COLLATE de)")
+        relation = find_relation(connection, "t")
     native = dict(native_types(relation))
     found = {c.name: column_type(c.spark_type, native[c.name]) for c in mirror_columns(relation)}
     assert {name: type_.has_equality for name, type_ in found.items()} == {"a": True, "b": False, "c": False, "d": True}

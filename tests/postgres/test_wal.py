@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from psycopg import sql
-from type_cases import CASES, Case, create_types
 from wal_shops import WalCapture, WalShop, new_wal_shop
 
 from millstream.errors import Code, MillstreamError
@@ -355,37 +353,6 @@ def test_an_error_on_the_way_leaves_the_connection_of_use(shop: WalShop, begin: 
 def test_a_position_survives_the_catalog() -> None:
     stored = {"snapshot": "10:20:12,15", "lsn": "1/ABC"}
     assert WalPosition.load(stored).dump() == stored
-
-
-@pytest.fixture(scope="module")
-def typed(server: Server) -> WalShop:
-    shop = new_wal_shop(server)
-    create_types(shop)
-    return shop
-
-
-@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_values_are_those_of_a_copy(typed: WalShop, case: Case, identity: str) -> None:
-    with typed.owner() as owner:
-        owner.execute("DROP TABLE IF EXISTS t; DROP TABLE IF EXISTS u")
-        owner.execute(sql.SQL("CREATE TABLE t (n serial PRIMARY KEY, v {})").format(sql.SQL(case.type)))
-        owner.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}".encode())
-        capture = WalCapture.begin(typed, "t")
-        try:
-            for text, _ in (*case.values, (None, None)):
-                if not (case.type == "interval" and "infinity" in str(text) and typed.server_version < 17):
-                    owner.execute(sql.SQL("INSERT INTO t (v) VALUES ({})").format(sql.Literal(text)))
-            capture.tick()  # compares with a COPY
-            owner.execute("UPDATE t SET n = n + 1000")
-            capture.tick()
-            owner.execute("DELETE FROM t WHERE n % 2 = 0")
-            capture.tick()
-        finally:
-            drop_slot(capture.connection, typed.slot.name)
-            capture.connection.execute("SELECT 1")
-            capture.close()
-            owner.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(typed.slot.publication)))
 
 
 def test_a_table_without_a_key_is_told_how_to_fit(shop: WalShop) -> None:

@@ -253,6 +253,13 @@ def create_types(shop: Shop) -> None:
         owner.execute("CREATE TYPE bytes AS RANGE (subtype = bytea)")
 
 
+def create_extensions(shop: Shop) -> None:
+    """Those whose types are among the cases; only a superuser may."""
+    with shop.server.superuser(shop.name) as superuser:
+        for extension in ("citext", "hstore", "ltree"):
+            superuser.execute(f"CREATE EXTENSION {extension}")
+
+
 def exact(value: Any) -> Any:
     """A float as its bits, so that NaN is NaN and -0.0 is not 0.0."""
     if isinstance(value, list):

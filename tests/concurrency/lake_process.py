@@ -8,6 +8,7 @@ under `spark-submit`: then a process costs two seconds, and only Python dies whe
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -148,7 +149,7 @@ def die(method: str, when: str, nth: int = 1) -> None:
     """Have this process killed by SIGKILL before or after the nth call of a step of a refresh.
 
     The steps are methods of the catalog, such as `begin_refresh` and `complete_refresh`; `commit`: whatever changes a
-    stored table; and functions, as `module:name`, with the module that calls them.
+    stored table; and functions, as `module:name`, with the module that calls them, or `module:Class.method`.
     """
     from millstream.catalog import Catalog
     from millstream.engine.storage import DeltaStore
@@ -174,7 +175,8 @@ def die(method: str, when: str, nth: int = 1) -> None:
             setattr(DeltaStore, name, deadly(getattr(DeltaStore, name)))
     elif ":" in method:
         module, _, name = method.partition(":")
-        found = importlib.import_module(module)
+        *within, name = name.split(".")
+        found: Any = functools.reduce(getattr, within, importlib.import_module(module))
         setattr(found, name, deadly(getattr(found, name)))
     else:
         setattr(Catalog, method, deadly(getattr(Catalog, method)))

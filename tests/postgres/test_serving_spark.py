@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))  # for the module b
 
 from lake_kit import Lake, open_lake, refused
 
+from millstream.catalog.models import SourceKind
 from millstream.errors import Code
 from millstream.results import RefreshStatus
 from millstream.service.notices import NoticeWarning, ServingWarning
@@ -114,6 +115,32 @@ def test_its_name_in_a_query_is_the_stream_table_itself(lake: Lake, shop: Shop) 
     lake.sql("DETACH shop CASCADE")
     assert lake.ms.status() == []
     assert query(shop, "SELECT to_regclass('public.totals'), to_regnamespace('millstream')") == [(None, None)]
+
+
+def test_a_view_of_the_database_over_it_reads_the_stream_table(lake: Lake, shop: Shop) -> None:
+    """Nothing of the database is captured, also through a view on the view, and a cycle is found."""
+    lake.ms.create_stream_table("totals", TOTALS, serve_to="shop.public.totals")
+    query(
+        shop,
+        "CREATE VIEW public.large AS SELECT customer, total, n FROM public.totals WHERE total > 3; "
+        "CREATE VIEW public.named AS SELECT upper(customer) AS who, total FROM public.large; "
+        "GRANT SELECT ON public.large, public.named TO millstream",
+    )
+    lake.ms.create_stream_table("best", "SELECT who, total FROM shop.public.named", refresh_mode="DIFFERENTIAL")
+    best = next(t for t in lake.ms._catalog.list() if str(t.name) == "best")
+    assert [d.name for d in best.definition.dependencies if d.kind is not SourceKind.VIEW] == ["totals"]
+    assert lake.ms._catalog.captures() == ()
+    assert query(shop, "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
+    assert lake.rows("best") == rows(shop, "public.named") == Counter([("ANN", Decimal("15.50"))])
+    lake.sql("INSERT INTO orders VALUES (5, 'eve', 7.00)", "DELETE FROM orders WHERE id = 1")
+    assert lake.ms.refresh_stream_table("best").action == "DIFFERENTIAL"  # brings the other up to date, and serves it
+    assert lake.rows("best") == rows(shop, "public.named")
+    assert lake.rows("best") == Counter([("ANN", Decimal("5.50")), ("EVE", Decimal("7.00"))])
+    assert lake.ms.verify("best").ok
+    looped = "SELECT customer, MAX(total) AS total, COUNT(*) AS n FROM shop.public.large GROUP BY customer"
+    with refused(Code.CYCLE):
+        lake.ms.alter_stream_table("totals", query=looped)
+    assert rows(shop) == lake.rows("totals")
 
 
 def test_a_failure_to_serve_is_loud_and_made_good(lake: Lake, shop: Shop) -> None:

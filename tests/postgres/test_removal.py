@@ -127,3 +127,11 @@ def test_buffers_of_another_role_are_told_to_be_left(ms: Millstream, shop: Shop)
         assert STRANGER in said
         superuser.execute(drop.encode())
     assert left(shop) == {}
+
+
+def test_in_another_database_of_the_server_it_lets_the_slot_be(ms: Millstream, shop: Shop) -> None:
+    """A copy of the database, say, which has the triggers, too."""
+    before = left(shop)
+    with shop.server.superuser("postgres") as superuser:
+        superuser.execute(ms.detach_script("shop").encode())
+    assert left(shop) == before

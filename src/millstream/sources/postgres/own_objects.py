@@ -77,7 +77,9 @@ BEGIN
       (SELECT pg_get_userbyid(pubowner) FROM pg_publication WHERE pubname = {publication_name}), {drop_publication};
   END;
   BEGIN
-    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = {slot};
+    -- that of this database: a copy of it on the same server brings the triggers along, and not the slot
+    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+      WHERE slot_name = {slot} AND database = current_database();
   EXCEPTION WHEN insufficient_privilege THEN
     RAISE WARNING 'a slot is left to a role with REPLICATION, which runs: %', {drop_slot};
   END;

@@ -21,6 +21,7 @@ from millstream.catalog.attached import CaptureMode
 from millstream.naming import TableName
 from millstream.refresh.capture import Captures, captures, switch, ways
 from millstream.sources.postgres import held, wal
+from millstream.sources.postgres.slot import drop_slot
 
 __all__ = ["always_surveyed", "kit", "shop", "writer"]
 pytestmark = pytest.mark.postgres
@@ -369,6 +370,77 @@ def test_a_move_to_the_wal_ends_with_the_last_reader(kit: Kit, writer: Writer, s
         kit.forget("rb")
         assert kept(writer) == ([], [])
         assert kit.database.mode is CaptureMode.TRIGGER
+
+
+def making_a_slot(shop: WalShop) -> list[int]:
+    """The server's processes that are making one."""
+    with shop.server.superuser(shop.name) as superuser:
+        rows = superuser.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
+            " AND query LIKE 'SELECT pg_create_logical_replication_slot%'"
+        ).fetchall()
+    return [int(str(pid)) for (pid,) in rows]
+
+
+def test_the_connection_that_makes_a_slot_is_lost(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    """Ticks go on by triggers, and the slot is begun anew."""
+    with psycopg.connect(shop.server.url(shop.name, REPLICATOR)) as late:
+        late.execute("INSERT INTO c VALUES (5, 5)")  # a slot is not complete before it ends
+        for _ in range(3):
+            while not making_a_slot(shop):
+                writer.execute(BOTH)
+                kit.tick()
+                kit.assert_exact(writer, "a", "b")
+                assert kit.database.mode is CaptureMode.TRANSITIONING
+            with shop.server.superuser(shop.name) as superuser:
+                for pid in making_a_slot(shop):
+                    superuser.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        late.commit()
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+
+
+def test_no_connection_is_left_to_make_a_slot_by(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    kit.tick()
+    with shop.server.superuser() as superuser:
+        try:
+            superuser.execute(f"ALTER ROLE {REPLICATOR} CONNECTION LIMIT 1")
+            for _ in range(4):
+                writer.execute(BOTH)
+                kit.tick()
+                kit.assert_exact(writer, "a", "b")
+                assert kit.database.mode is CaptureMode.TRANSITIONING
+        finally:
+            superuser.execute(f"ALTER ROLE {REPLICATOR} CONNECTION LIMIT -1")
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+
+
+def test_a_move_that_is_given_up_while_another_process_makes_the_slot(
+    kit: Kit, writer: Writer, shop: WalShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That process may be gone, and the server not know it: the slot is dropped by a later tick."""
+    monkeypatch.setattr(drop_slot, "__defaults__", (0.2,))
+    clock = datetime.now(UTC)
+    monkeypatch.setattr(kit.captures, "_clock", lambda: clock)
+    with psycopg.connect(shop.server.url(shop.name, REPLICATOR)) as late:
+        late.execute("INSERT INTO c VALUES (5, 5)")
+        while not making_a_slot(shop):
+            writer.execute(BOTH)
+            kit.tick()
+        switched = kit.captures._switches["shop"].pursuit
+        assert switched is not None
+        others, switched.creation = switched.creation, None
+        clock += timedelta(days=1)
+        for _ in range(2):
+            writer.execute(BOTH)
+            kit.tick()
+            kit.assert_exact(writer, "a", "b")
+            assert kit.database.mode is CaptureMode.TRIGGER
+            assert "left" in kit.database.details
+        late.commit()
+    assert others is not None
+    others.close()
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    assert len(kept(writer)[1]) == 1
 
 
 def test_what_could_not_be_ended_is_ended_later(kit: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:

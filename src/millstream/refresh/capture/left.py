@@ -7,7 +7,7 @@ from collections.abc import Callable
 from millstream.catalog import Catalog
 from millstream.catalog.attached import LEFT, AttachedDatabase
 from millstream.errors import Code, MillstreamError
-from millstream.refresh.capture.switch import INSTALLED, TRANSITION, with_details
+from millstream.refresh.capture.switch import INSTALLED, TRANSITION, as_left, with_details
 from millstream.refresh.capture.ways import WAL, slot_in
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.slot import Slot
@@ -23,7 +23,7 @@ def leaving(database: AttachedDatabase) -> AttachedDatabase:
         slot = slot_in(database)
     elif TRANSITION in database.details:
         slot = Transition.load(database.details[TRANSITION]).slot
-    left = {"slot": slot.name, "publication": slot.publication} if slot is not None else database.details.get(LEFT)
+    left = as_left(slot) if slot is not None else database.details.get(LEFT)
     return with_details(database, {WAL: None, TRANSITION: None, INSTALLED: None, LEFT: left})
 
 

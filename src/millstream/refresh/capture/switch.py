@@ -20,7 +20,7 @@ from millstream.refresh.capture.ways import WAL, captured_tables
 from millstream.settings import Settings
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import Connection
-from millstream.sources.postgres.slot import slot_of
+from millstream.sources.postgres.slot import Slot, slot_of
 from millstream.sources.postgres.snapshots import PgSnapshot
 from millstream.sources.postgres.transition import (
     Pursuit,
@@ -128,11 +128,17 @@ class Switch:
         """Stay with the triggers, which were never touched."""
         if self.pursuit is None and TRANSITION in database.details:
             self.pursuit = Pursuit(Transition.load(database.details[TRANSITION]))
+        details: dict[str, object] = {TRANSITION: None, HINDERED: reason}
         if self.pursuit is not None:
-            self.pursuit.abandon(connection)
+            try:
+                self.pursuit.abandon(connection)
+            except MillstreamError as error:
+                if error.code not in (Code.LOCK_TIMEOUT, Code.PRIVILEGE_MISSING):
+                    raise
+                details[LEFT] = as_left(self.pursuit.transition.slot)  # another process is making it, or was
             self.pursuit = None
         self.next_survey = time.monotonic() + _SURVEY_SECONDS
-        return _recorded(catalog, database, CaptureMode.TRIGGER, {TRANSITION: None, HINDERED: reason})
+        return _recorded(catalog, database, CaptureMode.TRIGGER, details)
 
     def cut(self, cut: Cut, database: AttachedDatabase, captures: Sequence[Capture]) -> AttachedDatabase:
         """The database once a tick by triggers has ended at the cut: at its WAL, if that could be the last one.
@@ -169,6 +175,11 @@ def _retried_at(database: AttachedDatabase) -> datetime:
     if lost is None:
         return datetime.min.replace(tzinfo=UTC)
     return datetime.fromisoformat(lost["at"]) + min(_FORGIVEN, _BACK_OFF * (1 << min(int(lost["times"]) - 1, 20)))
+
+
+def as_left(slot: Slot) -> dict[str, object]:
+    """What is recorded of a slot that is to be dropped."""
+    return {"slot": slot.name, "publication": slot.publication}
 
 
 def with_details(database: AttachedDatabase, more: Mapping[str, object]) -> AttachedDatabase:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import select
 import time
+from contextlib import suppress
 
 import psycopg
 from psycopg import pq, sql
@@ -63,7 +64,8 @@ class SlotCreation:
         """Whether it is made, waiting for it a little.
 
         Raises:
-            MillstreamError: LOCK_TIMEOUT when the time was over, PRIVILEGE_MISSING, DATABASE_UNFIT.
+            MillstreamError: LOCK_TIMEOUT when the time was over, PRIVILEGE_MISSING, DATABASE_UNFIT; or
+                DATABASE_UNREACHABLE if its connection was lost. It is closed then.
         """
         deadline = time.monotonic() + wait_seconds
         pgconn = self._connection.pgconn
@@ -87,13 +89,18 @@ class SlotCreation:
 
     def close(self) -> None:
         """Leave it: a slot that is not complete by then is not kept by the server."""
-        pgconn = self._connection.pgconn
-        if not self._is_done and pgconn.status == pq.ConnStatus.OK:
-            self._connection.cancel_safe(timeout=_LEAVE_SECONDS)
-            deadline = time.monotonic() + _LEAVE_SECONDS
-            while pgconn.is_busy() and select.select([pgconn.socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                pgconn.consume_input()
+        with suppress(psycopg.Error):  # the connection is lost, and with it what it was making
+            self._cancel()
         self._connection.close()
+
+    def _cancel(self) -> None:
+        pgconn = self._connection.pgconn
+        if self._is_done or pgconn.status != pq.ConnStatus.OK:
+            return
+        self._connection.cancel_safe(timeout=_LEAVE_SECONDS)
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while pgconn.is_busy() and select.select([pgconn.socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            pgconn.consume_input()
 
 
 def create_slot(address: Address, name: str, timeout_seconds: float, *, failover: bool = True) -> None:

@@ -20,7 +20,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from millstream.errors import MillstreamError
+from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.fitness import Obstacle, WalTable, refuse, server_obstacles, wal_tables, within
@@ -200,9 +200,7 @@ class Pursuit:
         has_begun = state is None and self.creation is None
         if has_begun:
             self.transition = replace(self.transition, began=current_snapshot(connection))
-            self.creation = SlotCreation(address, name, self.transition.seconds_left(now, timeout_seconds))
-        if self.creation is not None and self.creation.poll(wait_seconds):
-            self.creation = None
+        if (has_begun or self.creation is not None) and self._poll(address, now, timeout_seconds, wait_seconds):
             state = slot_state(connection, name)
         if self.creation is not None or state is None or not state.is_ready:
             return has_begun
@@ -212,8 +210,31 @@ class Pursuit:
         self.transition = replace(self.transition, complete=current_snapshot(connection))
         return True
 
+    def _poll(self, address: Address, now: datetime, timeout_seconds: float, wait_seconds: float) -> bool:
+        """Whether there is a slot to look at, having waited for it a little.
+
+        A connection that is refused or lost is no reason to stop: the slot is begun anew by a later tick.
+        """
+        try:
+            if self.creation is None:
+                left = self.transition.seconds_left(now, timeout_seconds)
+                self.creation = SlotCreation(address, self.transition.slot.name, left)
+            if not self.creation.poll(wait_seconds):
+                return False
+        except MillstreamError as error:
+            self.creation = None
+            if error.code is not Code.DATABASE_UNREACHABLE:
+                raise
+            return False
+        self.creation = None
+        return True
+
     def abandon(self, connection: Connection) -> None:
-        """Take back what was made; the triggers were never touched."""
+        """Take back what was made; the triggers were never touched.
+
+        Raises:
+            MillstreamError: LOCK_TIMEOUT, PRIVILEGE_MISSING if the slot cannot be dropped yet.
+        """
         if self.creation is not None:
             self.creation.close()
             self.creation = None

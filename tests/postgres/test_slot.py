@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 
@@ -29,7 +30,7 @@ from millstream.sources.postgres.slot import (
     slot_of,
     slot_state,
 )
-from millstream.sources.postgres.slot_creation import SlotCreation, create_slot
+from millstream.sources.postgres.slot_creation import SlotCreation, create_slot, current_snapshot, has_new_definitions
 from millstream.sources.postgres.snapshots import PgSnapshot
 from millstream.testing.postgres_server import FAST, LOGICAL, Server
 
@@ -322,3 +323,40 @@ def test_a_publication_waits_for_no_lock_for_long(shop: WalShop) -> None:
                 drop_publication(connection, "own", impatient)
         assert caught.value.code is Code.LOCK_TIMEOUT
         assert drop_publication(connection, "own", impatient)
+
+
+def at_transaction(server: Server, number: int) -> None:
+    """Have a server that has used so many transactions, and has frozen all it holds."""
+    with server.superuser() as superuser:
+        superuser.execute("UPDATE pg_database SET datallowconn = true")
+        databases = [str(name) for (name,) in superuser.execute("SELECT datname FROM pg_database").fetchall()]
+    for database in databases:
+        with server.superuser(database) as superuser:
+            superuser.execute("VACUUM (FREEZE)")
+    server.stop()
+    epoch, xid = divmod(number, 1 << 32)
+    server._run("pg_resetwal", "-f", "-e", str(epoch), "-x", str(xid), "-D", str(server.data))
+    statuses = server.data / "pg_xact" / f"{xid // (1 << 20):04X}"
+    statuses.write_bytes(bytes(1 << 18))
+    shutil.chown(statuses, server.data.stat().st_uid)
+    server.start()
+
+
+def test_definitions_of_any_age_are_told_from_new_ones() -> None:
+    """Rows that were frozen keep the ids of their transactions, which seem to be yet to come 2^31 later."""
+    with Server({**FAST, **LOGICAL}) as old:
+        shop = new_wal_shop(old)
+        with shop.owner() as owner:
+            owner.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        for number in (1_900_000_000, 3_000_000_000, (1 << 32) + 500_000):
+            at_transaction(old, number)
+            with shop.owner() as owner, shop.connect() as connection:
+                began = current_snapshot(connection)
+                assert not has_new_definitions(connection, began)
+                owner.execute("INSERT INTO t VALUES (1)")
+                assert not has_new_definitions(connection, began)
+                create_slot(shop.address, shop.slot.name, 10)
+                assert drop_slot(connection, shop.slot.name)
+                owner.execute("TRUNCATE t")
+                assert has_new_definitions(connection, began)
+                assert not has_new_definitions(connection, current_snapshot(connection))

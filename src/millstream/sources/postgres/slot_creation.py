@@ -22,15 +22,23 @@ from millstream.sources.postgres.snapshots import PgSnapshot
 
 _LEAVE_SECONDS = 5.0
 
-# Temporary tables are not in the WAL.
+# Temporary tables are not in the WAL. Ids of transactions have 32 bits, and rows keep theirs when they are frozen, also
+# 2^31 transactions later and more: new is what is between `since` and now on the circle of ids. After 2^32 transactions
+# an old row may be there for a moment, too: that costs one more slot, as a new row does.
 _NEW_DEFINITIONS = """
-WITH since AS (SELECT age(%(since)s::text::xid) AS transactions)
-SELECT EXISTS (SELECT FROM pg_class c, since WHERE c.relpersistence <> 't' AND age(c.xmin) <= transactions)
-    OR EXISTS (SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid, since
-               WHERE c.relpersistence <> 't' AND age(a.xmin) <= transactions)
-    OR EXISTS (SELECT FROM pg_enum e, since WHERE age(e.xmin) <= transactions)
-    OR EXISTS (SELECT FROM pg_publication p, since WHERE age(p.xmin) <= transactions)
-    OR EXISTS (SELECT FROM pg_publication_rel r, since WHERE age(r.xmin) <= transactions)
+WITH since AS (
+  SELECT %(since)s::bigint AS first, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - %(since)s AS transactions),
+defined AS (
+  SELECT xmin FROM pg_class WHERE relpersistence <> 't'
+  UNION ALL
+  SELECT a.xmin FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.relpersistence <> 't'
+  UNION ALL
+  SELECT xmin FROM pg_enum
+  UNION ALL
+  SELECT xmin FROM pg_publication
+  UNION ALL
+  SELECT xmin FROM pg_publication_rel)
+SELECT EXISTS (SELECT FROM since, defined WHERE (xmin::text::bigint - first) & 4294967295 < transactions)
 """
 
 
@@ -135,7 +143,7 @@ def has_new_definitions(connection: Connection, began: PgSnapshot) -> bool:
     Args:
         began: a snapshot taken before the slot was begun.
     """
-    row = connection.execute(_NEW_DEFINITIONS, {"since": str(began.xmax % (1 << 32))}).fetchone()
+    row = connection.execute(_NEW_DEFINITIONS, {"since": began.xmax}).fetchone()
     return row != (False,)
 
 

@@ -150,6 +150,7 @@ class SourceStatus:
         staleness: seconds since then.
         buffered_rows: changes that wait in the database; None where that cannot be told.
         readers: the stream tables that read it directly.
+        hindrance: why triggers capture it where `cdc` would have its WAL read.
     """
 
     name: str
@@ -163,6 +164,7 @@ class SourceStatus:
     staleness: float | None
     buffered_rows: int | None
     readers: tuple[str, ...]
+    hindrance: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

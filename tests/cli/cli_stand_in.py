@@ -208,7 +208,7 @@ class StandIn:
         return "DROP SCHEMA IF EXISTS x CASCADE;\n"
 
     def sources(self) -> list[SourceStatus]:
-        orders = ("shop.public.orders", ("id", "amount"), "7:9:8", 61.5, 1200, ("best", "totals"))
+        orders = ("shop.public.orders", ("id", "amount"), "7:9:8", 61.5, 1200, ("best", "totals"), "wal_level")
         return [
             SourceStatus("shop", "postgres", "env:SHOP", "auto", "TRIGGER", *orders),
             SourceStatus("store", "postgres", "service=store", "wal", "TRIGGER", None, (), None, None, None, ()),

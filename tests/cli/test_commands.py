@@ -373,6 +373,7 @@ class TestAttaching:
         assert "shop.public.orders" in lines[2]
         assert "id, amount" in lines[2]
         assert "1 min 2 s" in lines[2]
+        assert "wal_level" in lines[2]
         assert "service=store" in lines[3]
         first, second = call("sources", "--json").data
         assert (first["table"], first["columns"], first["buffered_rows"]) == (
@@ -380,6 +381,7 @@ class TestAttaching:
             ["id", "amount"],
             1200,
         )
+        assert (first["hindrance"], second["hindrance"]) == ("wal_level", None)
         assert second["table"] is None
 
     def test_health(self, lake: StandIn, call: Call) -> None:

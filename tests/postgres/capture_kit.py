@@ -56,6 +56,7 @@ class Kit:
     captures: Captures
     store: DeltaStore
     said: list[str] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
 
     def read(self, name: str, table: str, *columns: str) -> StreamTable:
         """Record a stream table that reads columns of a table, which begins its capture."""
@@ -160,11 +161,20 @@ def open_kit(root: Path, address: Address, settings: Settings | None = None, cdc
                     details={"buffer_schema": "millstream_changes"},
                 )
             )
-        workers, said = DriverOnly(settings), list[str]()
+        workers, said, warned = DriverOnly(settings), list[str](), list[str]()
         locks = locks_for(catalog, root)
-        captures = Captures(root, catalog, workers, locks, settings, lambda: datetime.now(UTC), said.append)  # type: ignore[arg-type]
+        captures = Captures(
+            root,
+            catalog,
+            workers,  # type: ignore[arg-type]
+            locks,
+            settings,
+            lambda: datetime.now(UTC),
+            said.append,
+            warned.append,
+        )
         try:
-            yield Kit(root, catalog, captures, workers.here().store, said)
+            yield Kit(root, catalog, captures, workers.here().store, said, warned)
         finally:
             captures.close()
             locks.close()

@@ -18,6 +18,9 @@ VIEWS = "views"
 LEFT = "left"
 """A detail of a database: a slot that is no longer read, and not yet dropped."""
 
+HINDERED = "hindered"
+"""A detail of a database: why it stays on triggers, or came back to them."""
+
 LEFTOVERS = "leftovers"
 """A detail of a database: tables that are no longer captured may still have buffers and triggers."""
 
@@ -67,6 +70,13 @@ class AttachedDatabase:
     last_tick: int = 0
     open_tick: OpenTick | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def hindrance(self) -> str | None:
+        """Why triggers capture it where its WAL would be read."""
+        if self.cdc == "trigger" or self.mode is not CaptureMode.TRIGGER:
+            return None
+        return self.details.get(HINDERED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

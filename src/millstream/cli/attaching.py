@@ -24,6 +24,7 @@ _SOURCES = (
     Column("stale for", "staleness", formats.duration, number=True),
     Column("waiting", "buffered_rows", number=True),
     Column("read by", "readers", lambda names: ", ".join(names), prose=True),
+    Column("why not by WAL", "hindrance", prose=True),
 )
 _HEALTH = (
     Column("database", "database"),

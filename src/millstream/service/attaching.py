@@ -283,6 +283,7 @@ class Attaching:
                         staleness=age if capture is not None else None,
                         buffered_rows=buffered.get(capture.oid) if capture is not None else None,
                         readers=tuple(readers),
+                        hindrance=database.hindrance,
                     )
                 )
         return found

@@ -84,7 +84,7 @@ class CapturedTables:
             if self._made is None:
                 from millstream.refresh.capture import Captures
 
-                self._made = Captures(*self._arguments)
+                self._made = Captures(*self._arguments, warn=lambda text: tell(text, CaptureWarning))
             return self._made
 
 

@@ -15,7 +15,7 @@ class ChangeFeedWarning(MillstreamWarning):
 
 
 class CaptureWarning(MillstreamWarning):
-    """Some writes to a captured table are not seen unless its owner does something; the text says what."""
+    """Capture is not what it could be: writes that are not seen, a WAL that is not read; the text says what to do."""
 
 
 class FullRefreshWarning(MillstreamWarning):

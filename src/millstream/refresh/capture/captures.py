@@ -45,6 +45,7 @@ from millstream.refresh.capture.record import (
 )
 from millstream.refresh.capture.source import Source
 from millstream.refresh.capture.switch import Switch
+from millstream.refresh.capture.telling import move_between
 from millstream.refresh.capture.tick import Tick
 from millstream.refresh.capture.verdicts import key_of
 from millstream.refresh.capture.wanted import is_as_it_was, unseen, wanted_columns
@@ -80,6 +81,7 @@ class Captures:
         settings: Settings,
         clock: Callable[[], datetime],
         progress: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._root = root / "mirrors"
         self._catalog = catalog
@@ -88,6 +90,7 @@ class Captures:
         self._settings = settings
         self._clock = clock
         self._progress = progress
+        self._warn = warn
         self._connections = Connections()
         self._readers = Readers(catalog)
         self._ticked: set[str] = set()
@@ -147,9 +150,20 @@ class Captures:
             tick.run()
             return tick
 
-        ticked = self._connections.run(database, run)
+        try:
+            ticked = self._connections.run(database, run)
+        except MillstreamError:
+            self._tell(database, self._database(name))
+            raise
+        self._tell(database, ticked.database)
         self._ticked.add(name)
         return ticked
+
+    def _tell(self, before: AttachedDatabase, after: AttachedDatabase) -> None:
+        if (move := move_between(before, after)) is not None:
+            self._progress(move.sentence)
+            if move.is_setback:
+                self._warn(move.sentence)
 
     def _database(self, name: str) -> AttachedDatabase:
         found = self._catalog.find_database(name)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import LEFT, AttachedDatabase, Capture, CaptureMode
+from millstream.catalog.attached import HINDERED, LEFT, AttachedDatabase, Capture, CaptureMode
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.record import (
     BUFFER,
@@ -17,7 +17,7 @@ from millstream.refresh.capture.record import (
     is_whole,
     with_buffer,
 )
-from millstream.refresh.capture.switch import HINDERED, INSTALLED, TRANSITION, with_details
+from millstream.refresh.capture.switch import INSTALLED, TRANSITION, with_details
 from millstream.refresh.capture.ways import WAL, captured_tables, slot_in, without_published
 from millstream.sources.postgres.buffers import install, remove, widen
 from millstream.sources.postgres.connection import Connection

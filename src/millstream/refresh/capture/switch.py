@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import LEFT, AttachedDatabase, Capture, CaptureMode
+from millstream.catalog.attached import HINDERED, LEFT, AttachedDatabase, Capture, CaptureMode
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.cut import Cut
 from millstream.refresh.capture.ways import WAL, captured_tables
@@ -33,9 +33,9 @@ from millstream.sources.postgres.transition import (
     survey,
 )
 
-TRANSITION, HINDERED, INSTALLED, LOST = "transition", "hindered", "installed", "lost"
-"""Details of a database: a move to the WAL that is under way; why it stays on triggers; a snapshot by which triggers
-were in place again, while the WAL is still read; how often and when changes were missing from the WAL."""
+TRANSITION, INSTALLED, LOST = "transition", "installed", "lost"
+"""Details of a database: a move to the WAL that is under way; a snapshot by which triggers were in place again, while
+the WAL is still read; how often and when changes were missing from the WAL."""
 
 _SURVEY_SECONDS = 60.0
 _BACK_OFF = timedelta(minutes=10)
@@ -101,7 +101,7 @@ class Switch:
         found = survey(connection, slot, captured)
         if next_step(database.cdc, database.mode, found) is not Step.BEGIN:
             reason = "; ".join(str(o) for o in found.obstacles)
-            return _recorded(catalog, database, CaptureMode.TRIGGER, {HINDERED: reason})
+            return _recorded(catalog, database, CaptureMode.TRIGGER, {HINDERED: reason or None})
         self.pursuit = Pursuit(begin(connection, slot, captured, now()))
         transition = self.pursuit.transition.dump()
         begun: dict[str, object] = {TRANSITION: transition, HINDERED: None, LEFT: None}  # a slot of that name is gone

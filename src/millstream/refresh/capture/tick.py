@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import Enum, auto
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
+from millstream.catalog.attached import HINDERED, VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.continuity import STARTED, is_older, trimmed, unrecognised
@@ -36,7 +36,7 @@ from millstream.refresh.capture.record import (
     with_buffer_for,
 )
 from millstream.refresh.capture.source import Source
-from millstream.refresh.capture.switch import HINDERED, INSTALLED, Switch, with_details, with_loss
+from millstream.refresh.capture.switch import INSTALLED, Switch, with_details, with_loss
 from millstream.refresh.capture.verdicts import Answer, Verdict, judge, judge_closely, recorded
 from millstream.refresh.capture.ways import (
     WAL,
@@ -189,7 +189,9 @@ class Tick:
     def _distrust(self, reason: str) -> None:
         """Nothing that was captured before says anything about the tables as they are."""
         self.switch.close()
-        database = with_details(with_leftovers(leaving(self.database)), {HINDERED: reason})
+        database = with_leftovers(leaving(self.database))
+        if database.mode is not CaptureMode.TRIGGER:
+            database = with_details(database, {HINDERED: reason})
         self.database = replace(database, mode=CaptureMode.TRIGGER)
         for capture in self.captures.values():
             details = {k: v for k, v in capture.details.items() if k != BUFFER} | {RESYNC: reason}
@@ -303,7 +305,6 @@ class Tick:
         except MillstreamError as error:
             if self.database.mode is not CaptureMode.WAL or error.code is not Code.CAPTURE_LOST:
                 raise
-            self.progress(f"{self.database.name} is captured by triggers again: {error.message}")
             self._distrust(reason_of(error))
             self.database = with_loss(self.database, self.now(), reason_of(error))
             return _Outcome.AGAIN

@@ -136,6 +136,30 @@ class TestAttach:
         error = error_of(ms, "store", shop.address.reference)
         assert (error.code, "as shop" in error.message) == (Code.NAME_TAKEN, True)
 
+    def test_again_changes_how_it_is_captured(self, ms: Millstream, shop: Shop) -> None:
+        ms.attach("shop", shop.address.reference)
+        ms.attach("Shop", shop.address.reference, cdc="trigger")
+        assert [(s.name, s.cdc) for s in ms.sources()] == [("shop", "trigger")]
+        assert error_of(ms, "shop", shop.address.reference, cdc="wal").code is Code.PRIVILEGE_MISSING
+        assert [(s.name, s.cdc) for s in ms.sources()] == [("shop", "trigger")]
+
+    def test_again_as_another_role_is_refused(self, ms: Millstream, shop: Shop) -> None:
+        ms.attach("shop", shop.address.reference)
+        error = error_of(ms, "shop", shop.server.url(shop.name, OWNER))
+        assert (error.code, MILLSTREAM in error.message) == (Code.NAME_TAKEN, True)
+
+    def test_another_database_of_the_same_name_is_refused(self, ms: Millstream, shop: Shop, server: Server) -> None:
+        ms.attach("shop", shop.address.reference)
+        other = new_shop(server)
+        with server.superuser() as superuser:
+            superuser.execute(f"ALTER DATABASE {shop.name} RENAME TO {shop.name}_old")
+            superuser.execute(f"ALTER DATABASE {other.name} RENAME TO {shop.name}")
+            try:
+                assert error_of(ms, "shop", shop.address.reference).code is Code.NAME_TAKEN
+            finally:
+                superuser.execute(f"ALTER DATABASE {shop.name} RENAME TO {other.name}")
+                superuser.execute(f"ALTER DATABASE {shop.name}_old RENAME TO {shop.name}")
+
     @pytest.mark.parametrize("name", ["", "a.b", "1a", "a b", "__ms_a", "default", "spark_catalog", "delta", 'x"y'])
     def test_a_name_must_be_plain(self, ms: Millstream, shop: Shop, name: str) -> None:
         assert error_of(ms, name, shop.address.reference).code is Code.NAME_INVALID

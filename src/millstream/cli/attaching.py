@@ -58,6 +58,8 @@ def attach(
 ) -> None:
     """Attach a PostgreSQL database: its tables are read as NAME.schema.table.
 
+    Of a database that is attached as NAME already, it changes the address and --cdc.
+
     The address must hold no password: keep the url in an environment variable, or the password in ~/.pgpass.
 
     Example:

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from millstream.service.notices import LeftoverWarning, NoticeWarning, tell
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.sources.postgres.connection import Connection
+    from millstream.sources.postgres.connection import Connection, Identity
     from millstream.sources.postgres.installed import BufferSettings
     from millstream.sources.postgres.slot import Slot
 
@@ -57,6 +58,8 @@ class Attaching:
     def attach(self, name: str, url: str, cdc: str) -> AttachedDatabase:
         """Check everything capture needs of a database, all at once, and record it.
 
+        One that is attached under that name already is from now on reached and captured that way.
+
         Raises:
             MillstreamError: NAME_INVALID, NAME_TAKEN, SETTING_INVALID, ADDRESS_INVALID, SECRET_IN_ADDRESS,
                 DATABASE_UNREACHABLE, DATABASE_UNFIT, PRIVILEGE_MISSING with the statements that grant what is missing.
@@ -70,10 +73,15 @@ class Attaching:
             from millstream.sources.postgres.connection import connect
         address = Address.parse(url)
         with self._locks.acquire([lock_key(name)]):
-            self._require_free(name)
+            known = self._catalog.find_database(name)
+            if known is None:
+                self._require_free(name)
             with connect(address) as connection:
-                item = self._checked(connection, name, str(address), cdc)
-                self._refuse_second(item)
+                item = self._checked(connection, name, str(address), cdc, known)
+                if known is None:
+                    self._refuse_second(item)
+                else:
+                    item = self._changed(connection, known, item)
             self._catalog.put_database(item)
         return item
 
@@ -88,11 +96,7 @@ class Attaching:
             raise MillstreamError(Code.NAME_INVALID, f"{name} means something else in SQL", hint="use another name")
 
     def _require_free(self, name: str) -> None:
-        """Neither a database nor a schema of the lake: `shop.orders` must mean one thing."""
-        if self._catalog.find_database(name) is not None:
-            raise MillstreamError(
-                Code.NAME_TAKEN, f"a database is attached as {name}", hint=f"use another name, or DETACH {name} first"
-            )
+        """No schema of the lake: `shop.orders` must mean one thing."""
         schemas = {item.name.schema for item in self._catalog.lake_objects()}
         schemas |= {table.name.schema for table in self._catalog.list()}
         if name in schemas or (self._root / "tables" / f"{name}.db").exists():
@@ -100,13 +104,17 @@ class Attaching:
                 Code.NAME_TAKEN, f"the lake has a schema {name}", hint="attach the database under another name"
             )
 
-    def _checked(self, connection: Connection, name: str, address: str, cdc: str) -> AttachedDatabase:
+    def _checked(
+        self, connection: Connection, name: str, address: str, cdc: str, known: AttachedDatabase | None
+    ) -> AttachedDatabase:
         from millstream.sources.postgres.connection import identify
         from millstream.sources.postgres.installed import BufferSettings
         from millstream.sources.postgres.own_objects import current_role, refuse_foreign_schema
         from millstream.sources.postgres.privileges import missing_grants
 
-        schema = self._settings.change_buffer_schema
+        if known is not None:
+            _refuse_another(known, identify(connection))
+        schema = self._settings.change_buffer_schema if known is None else self.buffers(known).schema
         refuse_foreign_schema(connection, BufferSettings(schema=schema, lake=self._catalog.lake_id()))
         missing = missing_grants(connection, schema, wal=cdc == "wal")
         if missing.required:
@@ -134,6 +142,28 @@ class Attaching:
             database_oid=identity.oid,
             details={BUFFER_SCHEMA: schema, ROLE: current_role(connection)},
         )
+
+    def _changed(self, connection: Connection, known: AttachedDatabase, item: AttachedDatabase) -> AttachedDatabase:
+        """A database that is attached already, as it is wanted now; the ticks to come see to the rest."""
+        from millstream.refresh.capture.record import is_kept, is_whole
+        from millstream.refresh.capture.switch import wanted_as
+        from millstream.refresh.capture.ways import captured_tables
+        from millstream.sources.postgres.fitness import refuse
+        from millstream.sources.postgres.transition import survey
+
+        role = known.details.get(ROLE, item.details[ROLE])
+        if role != item.details[ROLE]:
+            raise MillstreamError(
+                Code.NAME_TAKEN,
+                f"{known.name} is attached as the role {role}, who owns what millstream made there",
+                hint=f"use an address of that role, or DETACH {known.name} first",
+            )
+        if item.cdc == "wal":
+            captures = [c for c in self._catalog.captures(known.name) if is_kept(c) and not is_whole(c)]
+            found = survey(connection, self.slot(known), captured_tables(connection, captures))
+            if found.obstacles:
+                raise refuse(found.obstacles)
+        return replace(wanted_as(known, item.cdc), address=item.address)
 
     def _refuse_second(self, item: AttachedDatabase) -> None:
         for other in self._catalog.databases():
@@ -306,6 +336,15 @@ class Attaching:
 def lock_key(name: str) -> str:
     """The lock under which a database's records and mirrors change."""
     return f"database-{name}"
+
+
+def _refuse_another(known: AttachedDatabase, found: Identity) -> None:
+    if (known.system, known.database, known.database_oid) != (found.system, found.database, found.oid):
+        raise MillstreamError(
+            Code.NAME_TAKEN,
+            f"another database is attached as {known.name}",
+            hint=f"use another name, or DETACH {known.name} first",
+        )
 
 
 def _reads(table: StreamTable, database: str) -> bool:

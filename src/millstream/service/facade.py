@@ -339,6 +339,8 @@ class Millstream:
     def attach(self, name: str, url: str, *, cdc: str = "auto") -> None:
         """Make the tables of a PostgreSQL database readable as `name.schema.table`.
 
+        Of a database that is attached under that name already, it changes the address and `cdc`.
+
         Args:
             url: where it is, without a password: `postgresql://user@host/database` with a passfile, `service=NAME`, or
                 `env:NAME`, a variable that holds the url.
@@ -349,7 +351,10 @@ class Millstream:
             MillstreamError: NAME_TAKEN, NAME_INVALID, ADDRESS_INVALID, SECRET_IN_ADDRESS, DATABASE_UNREACHABLE,
                 DATABASE_UNFIT, PRIVILEGE_MISSING with the GRANTs to run.
         """
-        self._attaching.attach(name, url, cdc)
+        before = self._catalog.find_database(name.strip().lower())
+        after = self._attaching.attach(name, url, cdc)
+        if before is not None and before.address != after.address and self._started is not None:
+            self._started.server.disconnect(before)
 
     def detach(self, name: str, *, cascade: bool = False, forget: bool = False) -> None:
         """Remove everything millstream made in a database, and forget it; a warning tells what others must remove.

@@ -50,6 +50,8 @@ class Switch:
 
     pursuit: Pursuit | None = None
     next_survey: float = field(default=0.0)
+    wanted: str = ""
+    """What the database's user wanted when it was surveyed last."""
 
     def close(self) -> None:
         """Leave a slot that is not complete."""
@@ -71,6 +73,10 @@ class Switch:
         Raises:
             MillstreamError: DATABASE_UNFIT and the like, if the user wants the WAL and nothing else.
         """
+        if database.cdc != self.wanted:
+            self.wanted, self.next_survey = database.cdc, 0.0
+        if database.cdc == "trigger" and database.mode is CaptureMode.TRANSITIONING:
+            return self.abandon(catalog, connection, database, None)
         if database.cdc == "trigger" or not captures:
             return database
         try:
@@ -123,7 +129,7 @@ class Switch:
         return _recorded(catalog, database, database.mode, {TRANSITION: self.pursuit.transition.dump()})
 
     def abandon(
-        self, catalog: Catalog, connection: Connection, database: AttachedDatabase, reason: str
+        self, catalog: Catalog, connection: Connection, database: AttachedDatabase, reason: str | None
     ) -> AttachedDatabase:
         """Stay with the triggers, which were never touched."""
         if self.pursuit is None and TRANSITION in database.details:
@@ -158,6 +164,11 @@ class Switch:
         way = {"slot": slot.name, "publication": slot.publication, "published": dict(transition.published)}
         moved = with_details(database, {TRANSITION: None, WAL: way})
         return replace(moved, mode=CaptureMode.WAL, position=position.dump())
+
+
+def wanted_as(database: AttachedDatabase, cdc: str) -> AttachedDatabase:
+    """The database as its user wants it captured from now on: another way is tried at once, whatever was before."""
+    return database if cdc == database.cdc else replace(with_details(database, {HINDERED: None, LOST: None}), cdc=cdc)
 
 
 def with_loss(database: AttachedDatabase, now: datetime, reason: str) -> AttachedDatabase:

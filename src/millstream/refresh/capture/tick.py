@@ -178,8 +178,10 @@ class Tick:
 
     def _is_there(self, snapshot: str) -> bool:
         """Whether nothing was written anywhere since the last tick."""
-        position = self.database.position
-        if position is None or position.get("snapshot") != snapshot or self.database.mode is CaptureMode.TRANSITIONING:
+        position, mode = self.database.position, self.database.mode
+        if position is None or position.get("snapshot") != snapshot or mode is CaptureMode.TRANSITIONING:
+            return False
+        if mode is CaptureMode.WAL and self.database.cdc == "trigger":  # nobody has to write for it to go back
             return False
         return not any(POSITION in c.details for c in self._followed())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,34 @@ def test_from_triggers_to_the_wal(wal_shop: Shop, tmp_path: Path) -> None:
         assert run(wal_shop, capture, Stress(wal_shop, seed=12, deeds=DEEDS), seconds=12) > 2
         assert CaptureMode.WAL in capture.modes, capture.kit.database.details
         capture.kit.assert_nothing_twice()
+    finally:
+        capture.close()
+
+
+class ToAndFro(TickCapture):
+    """Wanted by triggers once it is at the WAL, and the other way round."""
+
+    moves = 0
+
+    def poll(self) -> None:
+        super().poll()
+        database = self.kit.database
+        is_there = database.mode is (CaptureMode.TRIGGER if database.cdc == "trigger" else CaptureMode.WAL)
+        if is_there:
+            self.moves += 1
+            cdc = "wal" if database.cdc == "trigger" else "trigger"
+            self.kit.catalog.put_database(replace(database, cdc=cdc))
+
+
+@pytest.mark.parametrize(("seconds", "moves"), [(10, 2), pytest.param(240, 40, marks=pytest.mark.long)])
+def test_to_the_wal_and_back(wal_shop: Shop, tmp_path: Path, seconds: int, moves: int) -> None:
+    create_tables(wal_shop, is_for_wal=True)
+    capture = ToAndFro(tmp_path / "lake", wal_shop, "wal")
+    try:
+        assert run(wal_shop, capture, Stress(wal_shop, seed=14, deeds=DEEDS), seconds=seconds) > 2
+        assert capture.moves >= moves, capture.kit.database
+        capture.kit.assert_nothing_twice()
+        assert not any("anew" in said for said in capture.kit.said), "each move was without a gap"
     finally:
         capture.close()
 

@@ -208,5 +208,7 @@ def test_other_tables_are_read_from_the_database(t: Lake, shop: Shop) -> None:
 def test_sql_attaches_and_detaches(lake: Lake, shop: Shop) -> None:
     lake.sql(f"ATTACH POSTGRES '{shop.address.reference}' AS shop CDC 'trigger'")
     assert [s.cdc for s in lake.ms.sources()] == ["trigger"]
+    lake.sql(f"ATTACH POSTGRES '{shop.address.reference}' AS shop CDC 'auto'")
+    assert [s.cdc for s in lake.ms.sources()] == ["auto"]
     lake.sql("DETACH shop")
     assert lake.ms.sources() == []

@@ -14,10 +14,9 @@ from tick_tables import Owner, both, kit, owner
 
 import millstream
 from millstream import Code, MillstreamError
-from millstream.catalog.attached import STALE
+from millstream.catalog.attached import MISSING, STALE
 from millstream.catalog.models import ObjectKind
 from millstream.naming import TableName
-from millstream.refresh.capture.record import MISSING
 from millstream.refresh.locks import locks_for
 from millstream.service.captured import CapturedTables
 from millstream.service.notices import CaptureWarning

@@ -12,6 +12,15 @@ from millstream.naming import attached_name
 
 STALE = "stale"
 """A detail of a capture and of its lake object: why it is no longer brought forward, and must be captured anew."""
+MISSING = "missing"
+"""A detail of a capture: why it is no longer brought forward: the table is gone."""
+BEHIND = "behind"
+"""A detail of a capture: why it could not be brought forward with the others, and until when that is not tried again
+for the sake of others."""
+POSITION = "position"
+"""A detail of a capture: where its mirror is, if not where the database is said to be."""
+REACHED_AT = "reached_at"
+"""A detail of a capture: when its mirror was there, where that is known."""
 VIEWS = "views"
 """A detail of a database: the fingerprints of those of its views that queries read, as last seen; empty for none."""
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import psycopg
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import STALE, AttachedDatabase, Capture, CaptureMode, Position
+from millstream.catalog.attached import POSITION, STALE, AttachedDatabase, Capture, CaptureMode, Position
 from millstream.catalog.models import ObjectKind, new_id
 from millstream.engine.storage import Txn
 from millstream.engine.worker import Workers
@@ -34,7 +34,6 @@ from millstream.refresh.capture.record import (
     BUFFER,
     GUARDED,
     NOT_NULL,
-    POSITION,
     RESYNC,
     WHOLE,
     buffer_of,
@@ -108,8 +107,11 @@ class Captures:
     def advance(self, names: Collection[str]) -> dict[str, int]:
         """Bring the databases of some tables or views to now; gives the versions of their mirrors, by name.
 
+        All tables of the databases are brought forward that can be; one that cannot is not among the versions.
+
         Raises:
-            MillstreamError: DATABASE_UNREACHABLE, CAPTURE_LOST, PRIVILEGE_MISSING, ...
+            MillstreamError: DATABASE_UNREACHABLE, ...; or why one of those tables cannot be brought forward:
+                VALUE_UNSUPPORTED, PRIVILEGE_MISSING, CAPTURE_LOST, LOCK_TIMEOUT, ...
         """
         versions: dict[str, int] = {}
         for database in _databases(names):
@@ -121,6 +123,7 @@ class Captures:
                 self._end_forgotten(database)
             if is_first and not self._settings.block_source_ddl:
                 self._guard(database)
+            ticked.refuse(names)
         return versions
 
     def _tick(
@@ -313,7 +316,7 @@ class Captures:
                 source = Source(connection, self._catalog, self._database(database.name))
                 after, changed = source.widen(replace(now, columns=columns), relation)
                 self._catalog.put_database(changed, captures=[replace(after, columns=now.columns)])
-            self._tick(database.name, wider={capture.id: more})
+            self._tick(database.name, wider={capture.id: more}).refuse([capture.name])
         left = next(c for c in self._catalog.captures(database.name) if c.id == capture.id)
         if not is_kept(left) or len(left.columns) < len(columns):
             raise MillstreamError(
@@ -435,9 +438,11 @@ class Captures:
         """Delete mirrors that a crash has left without a record."""
         if not self._root.exists():
             return
+        found = list(self._root.iterdir())
+        # Asked after that: a capture is recorded before its mirror is made, and others may be loading theirs now.
         known = {c.path for c in self._catalog.captures()}
         known |= {str(item.location) for item in self._catalog.lake_objects(ObjectKind.TABLE)}
-        for directory in self._root.iterdir():
+        for directory in found:
             if str(directory) not in known:
                 shutil.rmtree(directory, ignore_errors=True)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millstream.catalog.attached import AttachedDatabase, Capture, Position
-from millstream.refresh.capture.record import BUFFER, POSITION, buffer_of
+from millstream.catalog.attached import POSITION, AttachedDatabase, Capture, Position
+from millstream.refresh.capture.record import BUFFER, buffer_of
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.lsn import parse_lsn
 from millstream.sources.postgres.poll import Here

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from millstream.catalog.attached import Capture, OpenTick, Position
+from millstream.catalog.attached import POSITION, Capture, OpenTick, Position
 from millstream.engine.storage import DeltaStore, RangeKind, Rows, Txn
 from millstream.engine.worker import Worker
 from millstream.naming import quote
 from millstream.refresh.capture.cut import Cut
-from millstream.refresh.capture.record import POSITION, columns_of
+from millstream.refresh.capture.record import columns_of
 from millstream.refresh.capture.verdicts import Verdict, key_of
 from millstream.sources.postgres.keyed import KeyedWindow, complete
 from millstream.sources.postgres.looks import Look, look_at

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Sequence
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import STALE, AttachedDatabase, Capture
+from millstream.catalog.attached import MISSING, STALE, AttachedDatabase, Capture
 from millstream.catalog.models import LakeObject, ObjectKind, SourceKind, StreamTable
 from millstream.lake.objects import fingerprint
 from millstream.naming import TableName
-from millstream.refresh.capture.record import MISSING
 from millstream.refresh.capture.verdicts import Answer
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.relations import find_named
@@ -57,7 +56,7 @@ class Readers:
         elif answer is Answer.GIVE_UP:
             if not capture.details.get(STALE) or capture.details.get(MISSING):
                 self._catalog.put_lake_object(mirror_object(capture, reason), replace=True)
-        elif is_back:
+        elif is_back and answer is not Answer.LEAVE:
             self._catalog.put_lake_object(mirror_object(capture), replace=True)
 
     def views(self, connection: Connection, database: AttachedDatabase) -> dict[str, str]:

@@ -7,18 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import STALE, AttachedDatabase, Capture
+from millstream.catalog.attached import MISSING, STALE, AttachedDatabase, Capture
 from millstream.sources.postgres.installed import BufferInfo, BufferSettings
 from millstream.sources.postgres.types import MirrorColumn
 
 BUFFER = "buffer"
 """Where its changes are collected."""
-POSITION = "position"
-"""Where its mirror is, if not where the database is said to be."""
 RESYNC = "resync"
 """Why its mirror is to be compared with the table."""
-MISSING = "missing"
-"""Why it is no longer brought forward: the table is gone."""
 WHOLE = "whole"
 """Nothing records its changes; it is compared with its mirror whenever it is read."""
 NOT_NULL = "not_null"

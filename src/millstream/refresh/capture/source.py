@@ -27,6 +27,7 @@ from millstream.sources.postgres.publication import drop_publication, ensure_pub
 from millstream.sources.postgres.relations import Relation, read_relations
 from millstream.sources.postgres.slot import Slot, slot_of, slot_state
 from millstream.sources.postgres.slot_creation import current_snapshot
+from millstream.sources.postgres.table_error import TableError
 from millstream.sources.postgres.transition import forget
 
 _SHORT_PATIENCE = 0.1
@@ -109,10 +110,18 @@ class Source:
         gone = with_details(self.database, {WAL: None, TRANSITION: None, INSTALLED: None, HINDERED: None, LEFT: None})
         return replace(gone, mode=CaptureMode.TRIGGER, position=None)
 
-    def settle(self, captures: Sequence[Capture], *, is_hindered: bool) -> tuple[list[Capture], AttachedDatabase]:
+    def settle(
+        self, captures: Sequence[Capture], behind: Sequence[Capture], *, is_hindered: bool
+    ) -> tuple[list[Capture], AttachedDatabase]:
         """After a tick by the WAL: without triggers, or, where they are to be read again, with them.
 
         Both are recorded; what has to wait for writers is left to the next tick.
+
+        Args:
+            behind: captures that are not brought forward for now, and need no triggers.
+
+        Raises:
+            TableError: a table that the WAL does not give cannot be captured by triggers either.
         """
         settings = replace(self._settings, patience_seconds=_SHORT_PATIENCE)
         missing = [c for c in captures if BUFFER not in c.details]
@@ -122,10 +131,9 @@ class Source:
                 relations = {t.id: t.relation for t in captured_tables(self.connection, missing)}
                 for capture in missing:
                     if capture.id in relations:
-                        buffer = install(self.connection, relations[capture.id], columns_of(capture), settings)
-                        done[capture.id] = with_buffer(capture, buffer)
+                        done[capture.id] = self._triggered(capture, relations[capture.id], settings)
             else:
-                for capture in captures:
+                for capture in (*captures, *behind):
                     if BUFFER in capture.details:
                         remove(self.connection, capture.oid, settings)
                         kept = {k: v for k, v in capture.details.items() if k != BUFFER}
@@ -133,15 +141,23 @@ class Source:
         except MillstreamError as error:
             if error.code is not Code.LOCK_TIMEOUT:
                 raise
-        after = [done.get(c.id, c) for c in captures]
+        after = [done.get(c.id, c) for c in (*captures, *behind)]
         database, installed = self.database, self.database.details.get(INSTALLED)
-        if is_hindered and installed is None and all(BUFFER in c.details for c in after):
+        if is_hindered and installed is None and all(BUFFER in c.details for c in after[: len(captures)]):
             database = with_details(database, {INSTALLED: str(current_snapshot(self.connection))})
         elif not is_hindered and installed is not None:
             database = with_details(database, {INSTALLED: None})
         if done or database != self.database:
             self.catalog.put_database(database, captures=after)
         return after, database
+
+    def _triggered(self, capture: Capture, relation: Relation, settings: BufferSettings) -> Capture:
+        try:
+            return with_buffer(capture, install(self.connection, relation, columns_of(capture), settings))
+        except MillstreamError as error:
+            if error.code in (Code.LOCK_TIMEOUT, Code.DATABASE_UNREACHABLE):
+                raise
+            raise TableError.about(relation.qualified, error) from error
 
     def _published(self, capture: Capture, relation: Relation) -> dict[str, str] | None:
         """How the publication publishes a table, if it can be made to; else a later tick goes back to triggers.

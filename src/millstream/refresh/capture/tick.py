@@ -3,21 +3,35 @@
 What is to come is read first; then the tick is recorded; each mirror's commit carries its number; and the catalog moves
 last, in one transaction. A process that dies in between leaves the record, and the next tick looks at the mirrors: each
 is where its commit says, and goes on from there. So mirrors may be at different positions for a while, but nobody is
-told of their versions until they are all at one.
+told of their versions until they are all at one; a table that cannot be brought there is left behind, and not told of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum, auto
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import HINDERED, VIEWS, AttachedDatabase, Capture, CaptureMode, OpenTick, Position
+from millstream.catalog.attached import (
+    BEHIND,
+    HINDERED,
+    MISSING,
+    POSITION,
+    VIEWS,
+    AttachedDatabase,
+    Capture,
+    CaptureMode,
+    OpenTick,
+    Position,
+)
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
+from millstream.refresh.capture.behind import error_of, is_about_one_table, left_behind, rests
 from millstream.refresh.capture.continuity import STARTED, is_older, trimmed, unrecognised
 from millstream.refresh.capture.cut import Cut, cutting
 from millstream.refresh.capture.landing import Landing, moved, recovered
@@ -26,8 +40,6 @@ from millstream.refresh.capture.leftovers import clear_if_free, with_leftovers
 from millstream.refresh.capture.readers import Readers
 from millstream.refresh.capture.record import (
     BUFFER,
-    MISSING,
-    POSITION,
     RESYNC,
     buffer_of,
     buffer_settings,
@@ -50,18 +62,19 @@ from millstream.refresh.capture.ways import (
 from millstream.settings import Settings
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import Connection, Identity
-from millstream.sources.postgres.installed import capture_states
-from millstream.sources.postgres.keyed import KeyedWindow
+from millstream.sources.postgres.installed import BufferInfo, capture_states
 from millstream.sources.postgres.looks import look_at
+from millstream.sources.postgres.own_objects import buffered_rows
 from millstream.sources.postgres.partition_owners import let_owners_add_partitions
 from millstream.sources.postgres.poll import where
 from millstream.sources.postgres.positions import WalPosition
 from millstream.sources.postgres.relations import Relation, find_named
 from millstream.sources.postgres.slot import advance, can_flush_within_transaction, flush_wal
 from millstream.sources.postgres.snapshots import PgSnapshot
+from millstream.sources.postgres.table_error import TableError
 from millstream.sources.postgres.transition import may_cut_to_triggers, reason_of
 from millstream.sources.postgres.types import MirrorColumn
-from millstream.sources.postgres.windows import Window, trim
+from millstream.sources.postgres.windows import trim
 
 _TRIES = 10
 _SYNCED_AT_ONCE = 8
@@ -71,6 +84,8 @@ class _Outcome(Enum):
     DONE = auto()
     AGAIN = auto()
     """Tables turned out to need more than was prepared for."""
+    FEWER = auto()
+    """Tables are to be left behind."""
     PIECE = auto()
     """Some of the way is done."""
 
@@ -82,7 +97,7 @@ class Tick:
     Args:
         connection: in autocommit mode; `second` gives another one.
         switch: what this process knows of the way the database is captured.
-        wanted: names of tables; of those that nothing captures only these are read.
+        wanted: names of tables; of those that nothing captures, or that were left behind, only these must be read.
         wider: further columns that a capture shall have from now on.
         is_first: the first tick of this process, which looks at every mirror: an older copy of the catalog may have
             been put in its place, and then the buffers no longer have what came since.
@@ -108,6 +123,9 @@ class Tick:
     """The captures as they are recorded."""
     again: dict[str, str] = field(default_factory=dict, init=False)
     """Why captures are to be compared with their tables, as far as it is known yet."""
+    behind: dict[str, MillstreamError] = field(default_factory=dict, init=False)
+    """Why captures are left where they are."""
+    began: float = field(default_factory=time.monotonic, init=False)
     identity: Identity = field(init=False)
     started: str = field(init=False)
     """When the database's server did."""
@@ -117,10 +135,10 @@ class Tick:
     hindrance: str | None = field(default=None, init=False)
 
     def run(self) -> None:
-        """Bring the mirrors forward; then there are `versions`.
+        """Bring the mirrors forward that can be; then there are `versions`, and `refuse` tells of the others.
 
         Raises:
-            MillstreamError: CAPTURE_LOST, DATABASE_UNFIT, PRIVILEGE_MISSING, VALUE_UNSUPPORTED, LOCK_TIMEOUT, ...
+            MillstreamError: DATABASE_UNREACHABLE, DATABASE_UNFIT, SNAPSHOT_LOST, LOCK_TIMEOUT, ...
         """
         self.recorded = self.catalog.captures(self.database.name)
         self.captures = {c.id: c for c in self.recorded if c.version is not None}
@@ -129,10 +147,13 @@ class Tick:
         self.known = dict(self.captures)
         self._let_go()
         here = where(self.connection)
+        self.behind = {c.id: error_of(c) for c in self.captures.values() if self._is_unasked(c)}
         self.again, self.identity = self._known_reasons(), _identity(self.database)
         self.started = here.started
         if here.identity == self.identity and not self.again and self._is_there(here.snapshot):
             return
+        self.behind = {id_: e for id_, e in self.behind.items() if rests(self.captures[id_], self.now())}
+        self.again = self._known_reasons()
         if here.identity == self.identity and is_older(self.connection, here, self.database, self._followed()):
             self.database = unrecognised(self.database)
             self.catalog.put_database(self.database)  # once there are as many new transactions, nothing tells it
@@ -162,6 +183,8 @@ class Tick:
     def _known_reasons(self) -> dict[str, str]:
         found = {id_: f"it gets the columns {', '.join(c.name for c in cs)}" for id_, cs in self._missing_columns()}
         for capture in self.captures.values():
+            if capture.id in self.behind:
+                continue
             if is_whole(capture) and capture.name in self.wanted:
                 found[capture.id] = "nothing records its changes"
             elif reason := capture.details.get(RESYNC):
@@ -186,7 +209,29 @@ class Tick:
         return not any(POSITION in c.details for c in self._followed())
 
     def _followed(self) -> list[Capture]:
-        return [c for c in self.captures.values() if is_kept(c) and not is_whole(c)]
+        return [c for c in self.captures.values() if is_kept(c) and not is_whole(c) and c.id not in self.behind]
+
+    def _is_unasked(self, capture: Capture) -> bool:
+        """Whether it was left behind, and nobody asks for it now."""
+        return BEHIND in capture.details and capture.name not in self.wanted and capture.id not in self.wider
+
+    def _leave(self, capture_id: str, error: MillstreamError) -> None:
+        """Go on without a table, unless the error is about more than that."""
+        if not is_about_one_table(error):
+            raise error
+        capture = self.captures[capture_id]
+        self.progress(f"{capture.name} is left as it is for now: {error.code}: {error.message}")
+        took = timedelta(seconds=time.monotonic() - self.began)
+        self.captures[capture_id] = left_behind(capture, error, self.now(), took)
+        self.behind[capture_id] = error
+        self.again.pop(capture_id, None)
+
+    def _leave_all(self, error: TableError) -> None:
+        found = [c.id for c in self.captures.values() if f"{c.schema}.{c.table}" in error.tables]
+        if not found:
+            raise error
+        for id_ in found:
+            self._leave(id_, error)
 
     def _distrust(self, reason: str) -> None:
         """Nothing that was captured before says anything about the tables as they are."""
@@ -204,11 +249,26 @@ class Tick:
         for capture in self._followed():
             if capture.id not in self.database.details[WAL]["published"]:
                 verdict = Verdict(Answer.REINSTALL, "the WAL did not give its changes")
-                self._reinstall(capture.id, verdict)
                 self.again[capture.id] = verdict.reason
+                self._reinstall(capture.id, verdict)
 
     def _try(self) -> _Outcome:
         """One attempt."""
+        try:
+            outcome, reinstalled = self._cut()
+        except TableError as error:
+            if error.code is Code.SOURCE_CHANGED:  # it was there before it was to be locked
+                return _Outcome.AGAIN
+            self._leave_all(error)
+            return _Outcome.FEWER
+        for id_, verdict in reinstalled.items():
+            self._reinstall(id_, verdict)
+        if outcome in (_Outcome.DONE, _Outcome.PIECE):
+            self._clean_up()
+        return outcome
+
+    def _cut(self) -> tuple[_Outcome, Mapping[str, Verdict]]:
+        """What has come of an attempt, and the tables that are to be captured anew."""
         found = where(self.connection).identity
         if found != self.identity:
             self.identity = found
@@ -217,7 +277,7 @@ class Tick:
         polled = self.second() if self.database.mode is CaptureMode.WAL else self.connection
         with cutting(Address(self.database.address), polled, relations) as cut:
             if cut.identity != self.identity:
-                return _Outcome.AGAIN
+                return _Outcome.AGAIN, {}
             verdicts = self._judge(cut.connection)
             for id_, verdict in verdicts.items():
                 if verdict.answer in (Answer.RESYNC, Answer.REINSTALL):
@@ -225,14 +285,8 @@ class Tick:
             reinstalled = {id_: v for id_, v in verdicts.items() if v.answer is Answer.REINSTALL}
             readable = {i for i in self.again if i in relations or verdicts[i].answer in (Answer.GIVE_UP, Answer.MISS)}
             if reinstalled or readable != set(self.again):
-                outcome = _Outcome.AGAIN
-            else:
-                outcome = self._advance(cut, verdicts)
-        for id_, verdict in reinstalled.items():
-            self._reinstall(id_, verdict)
-        if outcome is not _Outcome.AGAIN:
-            self._clean_up()
-        return outcome
+                return _Outcome.AGAIN, reinstalled
+            return self._advance(cut, verdicts), {}
 
     def _judge(self, connection: Connection) -> dict[str, Verdict]:
         looks = look_at(connection, {c.oid: [n for n, _, _ in c.columns] for c in self.captures.values()})
@@ -248,6 +302,11 @@ class Tick:
                 verdict = judge_closely(capture, relation, look, state)
             if verdict.answer is Answer.RESYNC and is_whole(capture) and capture.id not in self.again:
                 verdict = replace(verdict, answer=Answer.FOLLOW)  # when it is read
+            if capture.id in self.behind:
+                if verdict.answer in (Answer.GIVE_UP, Answer.MISS):
+                    del self.behind[capture.id]
+                else:
+                    verdict = replace(verdict, answer=Answer.LEAVE)
             found[capture.id] = verdict
         return found
 
@@ -262,7 +321,7 @@ class Tick:
         return find_named(connection, capture.schema, capture.table)
 
     def _reinstall(self, capture_id: str, verdict: Verdict) -> None:
-        """Capture a table anew; its mirror is compared with it under a later snapshot."""
+        """Capture a table anew, if that can be done; its mirror is compared with it under a later snapshot."""
         capture = self.captures[capture_id]
         relation = verdict.relation or self._relation(self.connection, capture_id)
         if relation is None:
@@ -272,7 +331,11 @@ class Tick:
         capture = replace(capture, oid=relation.oid, columns=verdict.columns or capture.columns)
         if not is_whole(capture):
             source = Source(self.connection, self.catalog, self.database)
-            capture, self.database = source.capture(capture, relation)
+            try:
+                capture, self.database = source.capture(capture, relation)
+            except MillstreamError as error:
+                self._leave(capture_id, error)
+                return
         if BUFFER in capture.details and verdict.look is not None:
             capture = with_buffer_for(capture, verdict.look.shape)
         details = {k: v for k, v in capture.details.items() if k != MISSING} | {RESYNC: verdict.reason}
@@ -334,12 +397,15 @@ class Tick:
         limit = self.settings.direct_max_rows
         landing = Landing(self.worker, cut, tick_id, cut.metadata(reading.position), limit, self.progress)
         for id_, window in reading.windows.items():
-            self.captures[id_] = self._landed(landing, before[id_], verdicts[id_], window)
+            with self._leaving_if_unfit(before[id_]):
+                self.captures[id_] = landing.land(before[id_], verdicts[id_], window)
         wider = dict(self._missing_columns())
         for id_, reason in reread.items():
-            self.captures[id_] = landing.compare(before[id_], verdicts[id_], reason, wider.get(id_, ()))
+            with self._leaving_if_unfit(before[id_]):
+                self.captures[id_] = landing.compare(before[id_], verdicts[id_], reason, wider.get(id_, ()))
         self._check_held(cut, [before[id_] for id_ in reread])
         self._make_durable({id_: self.known[id_] for id_ in touched})
+        touched -= self.behind.keys()
         self.landed |= touched
         for id_, look in landing.looks.items():
             verdicts = {**verdicts, id_: replace(verdicts[id_], look=look)}
@@ -370,14 +436,16 @@ class Tick:
             self.catalog.put_database(self.database, captures=marked)
             raise
 
-    def _landed(self, landing: Landing, capture: Capture, verdict: Verdict, window: Window | KeyedWindow) -> Capture:
+    @contextmanager
+    def _leaving_if_unfit(self, before: Capture) -> Iterator[None]:
+        """Around what is done to one mirror: if that fails, it is where its last commit has brought it."""
         try:
-            return landing.land(capture, verdict, window)
+            yield
         except MillstreamError as error:
-            if error.code is Code.CAPTURE_LOST:
-                marked = replace(capture, details={**capture.details, RESYNC: f"{error.code}: {error.message}"})
-                self.catalog.put_database(self.database, captures=[marked])
-            raise
+            tick = self.database.open_tick
+            assert tick is not None
+            self.captures[before.id] = recovered(self.worker.store, before, tick, self.database.position)
+            self._leave(before.id, error)
 
     # Recording it
 
@@ -394,9 +462,11 @@ class Tick:
         readers = self.readers
         if cut.identity != _identity(self.database):
             readers.reinitialise(self.database.name, f"{Code.DATABASE_REPLACED}: {self.database.name} was replaced")
-        before = self.database.position
+        before = self.database
         for capture in self.captures.values():
             verdict = verdicts[capture.id]
+            if capture.id in self.behind:
+                verdict = replace(verdict, answer=Answer.LEAVE)
             is_back = bool(self.known[capture.id].details.get(MISSING))
             readers.tell(capture, verdict.answer, verdict.reason, is_back=is_back)
             pending = self.again.get(capture.id) if capture.id not in touched else None
@@ -427,7 +497,10 @@ class Tick:
         if self.database.mode is not CaptureMode.WAL:
             self.captures |= {id_: trimmed(self.captures[id_], reading.position) for id_ in touched}
         changed = [c for c in self.captures.values() if c != self.known[c.id]]
-        is_durable = bool(touched) or CaptureMode.WAL in (database.mode, self.database.mode)  # else nothing is trimmed
+        is_durable = bool(touched or self.behind) or CaptureMode.WAL in (
+            database.mode,
+            self.database.mode,
+        )  # else nothing is trimmed
         self.catalog.put_database(self.database, captures=changed, is_seen=is_seen, is_durable=is_durable)
         self.known = dict(self.captures)
 
@@ -452,7 +525,18 @@ class Tick:
     @property
     def versions(self) -> dict[str, int]:
         """The mirrors' versions, by the tables' names."""
-        return {c.name: c.version for c in self.captures.values() if c.version is not None}
+        current = [c for c in self.captures.values() if c.id not in self.behind]
+        return {c.name: c.version for c in current if c.version is not None}
+
+    def refuse(self, names: Collection[str]) -> None:
+        """See that none of some tables was left behind.
+
+        Raises:
+            MillstreamError: why one was.
+        """
+        for id_, error in self.behind.items():
+            if self.captures[id_].name in names:
+                raise error
 
     # Afterwards
 
@@ -464,15 +548,43 @@ class Tick:
             self.database = self.switch.abandon(self.catalog, self.connection, self.database, self.obstacle)
         if self.database.mode is CaptureMode.WAL:
             advance(self.connection, slot_in(self.database), WalPosition.load(position).lsn)
-            after, self.database = source.settle(self._followed(), is_hindered=self.hindrance is not None)
-            self.captures |= {c.id: c for c in after}
-            self.known = dict(self.captures)
+            self._settle(source)
         else:
-            landed = [self.captures[id_] for id_ in self.landed if BUFFER in self.captures[id_].details]
-            trim(self.connection, [buffer_of(c) for c in landed], position["snapshot"])
+            trim(self.connection, self._buffers(self.landed), position["snapshot"])
+            self._trim_behind(position["snapshot"])
             self._let_owners_add_partitions()
         self._let_go()
         self.landed, self.obstacle = set(), None
+
+    def _buffers(self, capture_ids: Collection[str]) -> list[BufferInfo]:
+        return [buffer_of(self.captures[id_]) for id_ in capture_ids if BUFFER in self.captures[id_].details]
+
+    def _settle(self, source: Source) -> None:
+        """Those that were compared first: what the WAL does not give of them is why others get triggers again."""
+        followed = sorted(self._followed(), key=lambda c: c.id not in self.landed)
+        behind = [self.captures[id_] for id_ in self.behind]
+        try:
+            after, self.database = source.settle(followed, behind, is_hindered=self.hindrance is not None)
+        except TableError as error:
+            self._leave_all(error)
+            verdict = Verdict(Answer.LEAVE)
+            after = [
+                recorded(self.captures[id_], verdict, self.database, is_landed=False, pending=None)
+                for id_ in self.behind
+            ]
+            self.database = with_leftovers(self.database)  # the others may have got triggers
+            self.catalog.put_database(self.database, captures=after)
+        self.captures |= {c.id: c for c in after}
+        self.known = dict(self.captures)
+
+    def _trim_behind(self, snapshot: str) -> None:
+        """Nothing will be read from the buffers of those that are to be compared; they may be gone as well."""
+        buffers = self._buffers(self.behind)
+        if buffers:
+            settings = buffer_settings(self.database, self.catalog)
+            waiting = buffered_rows(self.connection, settings, [b.oid for b in buffers])
+            # Only if there is something to delete: to note a trim is a transaction, after which no tick finds nothing.
+            trim(self.connection, [b for b in buffers if waiting.get(b.oid)], snapshot)
 
     def _let_owners_add_partitions(self) -> None:
         by_row = [c.oid for c in self._followed() if BUFFER in c.details and buffer_of(c).by_row]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from millstream.catalog.attached import STALE, Capture, Position
+from millstream.catalog.attached import BEHIND, MISSING, POSITION, REACHED_AT, STALE, AttachedDatabase, Capture
 from millstream.errors import MillstreamError
-from millstream.refresh.capture.record import BUFFER, MISSING, NOT_NULL, POSITION, RESYNC, is_whole, made_for
+from millstream.refresh.capture.record import BUFFER, NOT_NULL, RESYNC, is_whole, made_for
 from millstream.sources.postgres.kept_columns import is_named_by_users
 from millstream.sources.postgres.looks import Look
 from millstream.sources.postgres.relations import Relation
@@ -28,6 +28,8 @@ class Answer(Enum):
     """Its mirror cannot hold it any more; whoever reads it binds anew."""
     MISS = auto()
     """It is gone."""
+    LEAVE = auto()
+    """It cannot be brought forward for now."""
 
 
 @dataclass(frozen=True)
@@ -116,25 +118,27 @@ def key_of(capture: Capture, look: Look) -> tuple[str, ...]:
 
 
 def recorded(
-    capture: Capture, verdict: Verdict, before: Position | None, *, is_landed: bool, pending: str | None
+    capture: Capture, verdict: Verdict, before: AttachedDatabase, *, is_landed: bool, pending: str | None
 ) -> Capture:
     """A capture as it is once a tick has ended.
 
     Args:
-        before: the database's position before.
+        before: the database as it was before.
         pending: why it is still to be compared with its table.
     """
     details = {**capture.details, RESYNC: pending} if pending is not None else dict(capture.details)
     match verdict.answer:
         case Answer.GIVE_UP:
-            details = {k: v for k, v in details.items() if k not in (BUFFER, MISSING)} | {STALE: verdict.reason}
+            details = {k: v for k, v in details.items() if k not in (BUFFER, MISSING, BEHIND)} | {STALE: verdict.reason}
         case Answer.MISS:
-            details = {k: v for k, v in details.items() if k not in (BUFFER, STALE)} | {MISSING: verdict.reason}
+            details = {k: v for k, v in details.items() if k not in (BUFFER, STALE, BEHIND)} | {MISSING: verdict.reason}
     is_followed = verdict.answer is Answer.FOLLOW and not is_whole(capture) and pending is None
     if not is_landed and not is_followed:
-        own = details.get(POSITION) or (dict(before) if before is not None else None)
-        return replace(capture, details={**details, POSITION: own})
-    details = {k: v for k, v in details.items() if k not in (POSITION, RESYNC, MISSING)}
+        if not details.get(POSITION):
+            details[POSITION] = dict(before.position) if before.position is not None else None
+            details[REACHED_AT] = before.reached_at.isoformat() if before.reached_at is not None else None
+        return replace(capture, details=details)
+    details = {k: v for k, v in details.items() if k not in (POSITION, REACHED_AT, RESYNC, MISSING, BEHIND)}
     look = verdict.look
     assert look is not None
     details[NOT_NULL] = list(look.not_null)

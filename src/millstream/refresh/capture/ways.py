@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from millstream.catalog.attached import AttachedDatabase, Capture, Position
+from millstream.catalog.attached import POSITION, AttachedDatabase, Capture, Position
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.cut import Cut
-from millstream.refresh.capture.record import POSITION, buffer_of, columns_of
+from millstream.refresh.capture.record import buffer_of, columns_of
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.held import TOO_MUCH
 from millstream.sources.postgres.keyed import KeyedWindow

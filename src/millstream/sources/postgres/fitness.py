@@ -11,6 +11,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.privileges import missing_replication
 from millstream.sources.postgres.relations import Leaf, Relation, RelationKind
+from millstream.sources.postgres.table_error import TableError
 from millstream.sources.postgres.types import MirrorColumn
 
 _FULL = "f"
@@ -159,12 +160,13 @@ def within(table: str, parent: str) -> Obstacle:
 
 
 def refuse(obstacles: Sequence[Obstacle]) -> MillstreamError:
-    """The error for a database that must be captured by its WAL and cannot be."""
-    return MillstreamError(
-        Code.DATABASE_UNFIT,
-        "the database cannot be captured by its WAL: " + "; ".join(str(o) for o in obstacles),
-        hint="; ".join(dict.fromkeys(o.remedy for o in obstacles)),
-    )
+    """The error for a database that must be captured by its WAL and cannot be: about tables, if it is for them only."""
+    message = "the database cannot be captured by its WAL: " + "; ".join(str(o) for o in obstacles)
+    hint = "; ".join(dict.fromkeys(o.remedy for o in obstacles))
+    tables = [o.table for o in obstacles if o.table is not None]
+    if len(tables) < len(obstacles):
+        return MillstreamError(Code.DATABASE_UNFIT, message, hint=hint)
+    return TableError(Code.DATABASE_UNFIT, message, tables, hint=hint)
 
 
 def _obstacles(

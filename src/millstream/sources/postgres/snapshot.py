@@ -15,6 +15,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.address import Address, ResolvedAddress
 from millstream.sources.postgres.connection import Connection, connect, resolved, unreachable
 from millstream.sources.postgres.relations import Relation, RelationKind
+from millstream.sources.postgres.table_error import TableError
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the rows read so far and the rows expected, which is an estimate."""
@@ -116,9 +117,8 @@ class Snapshot:
             # None of these statements takes a snapshot: that must not be older than the locks.
             _set_time_limits(self.connection, _LOCK_TIMEOUT)
             tables = [r for r in self._relations if r.kind in (RelationKind.TABLE, RelationKind.PARTITIONED)]
-            if tables:
-                names = sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in tables)
-                execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+            for table in tables:
+                self._lock(table)
             if self._take is not None:
                 execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self._take())))
             row = execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchone()
@@ -126,6 +126,16 @@ class Snapshot:
             raise reading_error(self._address, e, ", ".join(r.qualified for r in self._relations)) from e
         assert row is not None
         self.name, self.position = row
+
+    def _lock(self, table: Relation) -> None:
+        name = sql.Identifier(table.schema, table.name)
+        try:
+            self.connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
+        except psycopg.Error as e:
+            error = reading_error(self._address, e, table.qualified)
+            if error.code is Code.DATABASE_UNREACHABLE:
+                raise error from e
+            raise TableError.about(table.qualified, error) from e
 
     def _keep_alive(self) -> None:
         """Now and then a statement, so that nothing between us and the server takes the connection for a dead one."""

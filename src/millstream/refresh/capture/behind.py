@@ -1,0 +1,59 @@
+"""Tables that cannot be brought forward for now: they are left where they are, and the others of their database go on.
+
+Such a table is to be compared with its mirror, whatever was captured of it meanwhile: so neither its buffer nor the WAL
+has to be kept for it. It is tried again whenever somebody reads it, who is told what is wrong if it fails again; and by
+other ticks as well, but they shall spend a small part of their time on it only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from millstream.catalog.attached import BEHIND, Capture
+from millstream.errors import Code, MillstreamError
+from millstream.refresh.capture.record import RESYNC, is_whole
+
+_ABOUT_ONE_TABLE = frozenset(
+    {
+        Code.VALUE_UNSUPPORTED,
+        Code.UNSUPPORTED_TYPE,
+        Code.PRIVILEGE_MISSING,
+        Code.DATABASE_UNFIT,
+        Code.SOURCE_NO_CHANGE_FEED,
+        Code.SOURCE_CHANGED,
+        Code.SOURCE_MISSING,
+        Code.LOCK_TIMEOUT,
+        Code.CAPTURE_LOST,
+    }
+)
+"""What a table can be left for, where it comes of something done to that table; others are about more than it."""
+_RESTS = 10.0
+"""Ticks for others leave it alone for so many times as long as it took to find out that it cannot be brought forward."""
+
+
+def is_about_one_table(error: MillstreamError) -> bool:
+    """Whether the other tables of a database can go on."""
+    return error.code in _ABOUT_ONE_TABLE
+
+
+def left_behind(capture: Capture, error: MillstreamError, now: datetime, took: timedelta) -> Capture:
+    """The capture with the record of why it was left.
+
+    Args:
+        took: how long it took to find out.
+    """
+    until = (now + _RESTS * took).isoformat()
+    record = {"code": str(error.code), "message": error.message, "hint": error.hint, "until": until}
+    return replace(capture, details={**capture.details, RESYNC: f"{error.code}: {error.message}", BEHIND: record})
+
+
+def error_of(capture: Capture) -> MillstreamError:
+    """Why it was left."""
+    record = capture.details[BEHIND]
+    return MillstreamError(Code[record["code"]], record["message"], hint=record["hint"])
+
+
+def rests(capture: Capture, now: datetime) -> bool:
+    """Whether ticks for others leave it where it is without trying."""
+    return is_whole(capture) or now < datetime.fromisoformat(capture.details[BEHIND]["until"])

@@ -268,11 +268,11 @@ def test_columns_that_are_never_null(kit: Kit, owner: Owner) -> None:
 def test_row_policies_that_would_hide_rows(both: Kit, owner: Owner) -> None:
     owner.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
     with pytest.raises(MillstreamError) as caught:
-        both.tick()
+        both.tick("t")
     assert caught.value.code is Code.PRIVILEGE_MISSING
     owner.execute("ALTER TABLE t DISABLE ROW LEVEL SECURITY")
     owner.execute("DELETE FROM t WHERE id = 1")
-    both.tick()
+    both.tick("t")
     both.assert_exact(owner, "t")
 
 

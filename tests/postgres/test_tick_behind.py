@@ -157,9 +157,7 @@ def test_all_at_once(kit: Kit, owner: Owner) -> None:
     assert refused(kit, "t3").code is Code.PRIVILEGE_MISSING
 
 
-def test_a_table_that_somebody_holds(
-    both: Kit, owner: Owner, shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_somebody_holds(both: Kit, owner: Owner, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "_LOCK_TIMEOUT", "200ms")
     owner.execute("VACUUM FULL t")
     with shop.owner() as holder, holder.transaction():

@@ -106,9 +106,9 @@ def test_lost_changes_are_an_error_once(both: Kit, owner: Owner, shop: Shop) -> 
         connection.execute(f"DELETE FROM millstream_changes.changes_{both.capture('t').oid}")
     owner.execute("DELETE FROM t WHERE id = 50")
     with pytest.raises(MillstreamError) as caught:
-        both.tick()
+        both.tick("t")
     assert caught.value.code is Code.CAPTURE_LOST
-    both.tick()
+    both.tick("t")
     both.assert_exact(owner, "t", "bag")
 
 

@@ -29,7 +29,7 @@ _ABOUT_ONE_TABLE = frozenset(
 )
 """What a table can be left for, where it comes of something done to that table; others are about more than it."""
 _RESTS = 10.0
-"""Ticks for others leave it alone for so many times as long as it took to find out that it cannot be brought forward."""
+"""Ticks for others leave it alone for so many times as long as it took to find out that it cannot be had."""
 
 
 def is_about_one_table(error: MillstreamError) -> bool:

@@ -16,6 +16,8 @@ from millstream.sources.postgres.connection import Connection, connect, unreacha
 
 _TRIES = 4
 _FIRST_PAUSE_SECONDS = 0.1
+_LOCK_TIMEOUT = "10s"
+"""Some of the server's own functions lock the tables they tell about, e.g. those that tell what is published."""
 
 Result = TypeVar("Result")
 
@@ -73,6 +75,7 @@ class Connections:
             kept = None
         if kept is None or kept.closed:
             kept = connect(address)
+            kept.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
             with self._guard:
                 self._open[name], self._addresses[name] = kept, address.reference
         return kept

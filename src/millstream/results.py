@@ -146,11 +146,15 @@ class SourceStatus:
 
     Args:
         cdc: how changes are to be captured: `auto`, `trigger` or `wal`; `mode` is how they are.
-        position: how far the database was read: a snapshot, or a place in its WAL.
-        staleness: seconds since then.
+        position: how far the table was read: a snapshot of the database, or a place in its WAL.
+        staleness: seconds since what was read was all there is; 0 while the database says that nothing has come since.
         buffered_rows: changes that wait in the database; None where that cannot be told.
         readers: the stream tables that read it directly.
         hindrance: why triggers capture it where `cdc` would have its WAL read.
+        state: of the table: `FOLLOWED` with the others of its database; `LOADING`; `BEHIND` them, because something is
+            wrong with it, until that is cleared or it is compared; `STALE`, until its readers have adapted themselves
+            to its new columns; `MISSING`. None if nothing is captured.
+        reason: why it is not followed.
     """
 
     name: str
@@ -165,6 +169,8 @@ class SourceStatus:
     buffered_rows: int | None
     readers: tuple[str, ...]
     hindrance: str | None = None
+    state: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

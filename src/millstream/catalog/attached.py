@@ -14,6 +14,8 @@ STALE = "stale"
 """A detail of a capture and of its lake object: why it is no longer brought forward, and must be captured anew."""
 MISSING = "missing"
 """A detail of a capture: why it is no longer brought forward: the table is gone."""
+RESYNC = "resync"
+"""A detail of a capture: why its mirror is to be compared with the table."""
 BEHIND = "behind"
 """A detail of a capture: why it could not be brought forward with the others, and until when that is not tried again
 for the sake of others."""

@@ -25,6 +25,8 @@ _SOURCES = (
     Column("waiting", "buffered_rows", number=True),
     Column("read by", "readers", lambda names: ", ".join(names), prose=True),
     Column("why not by WAL", "hindrance", prose=True),
+    Column("state", "state"),
+    Column("because", "reason", prose=True),
 )
 _HEALTH = (
     Column("database", "database"),

@@ -21,6 +21,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.naming import DEFAULT_SCHEMA, RESERVED_PREFIX, TableName
 from millstream.refresh.locks import Locks
 from millstream.results import SourceStatus
+from millstream.service.freshness import Waiting, age, position_of, state_of
 from millstream.service.notices import LeftoverWarning, NoticeWarning, tell
 from millstream.settings import Settings
 
@@ -294,12 +295,12 @@ class Attaching:
         found: list[SourceStatus] = []
         tables = self._catalog.list()
         for database in self._catalog.databases():
-            age = (self._clock() - database.reached_at).total_seconds() if database.reached_at is not None else None
             captures = self._catalog.captures(database.name)
-            buffered = self._buffered(database, captures) if captures else {}
+            waiting = self._waiting(database, captures) if captures else Waiting()
             for capture in captures or (None,):
                 name = capture.name if capture is not None else None
                 readers = [str(t.name) for t in tables if any(d.name == name for d in t.definition.dependencies)]
+                state, reason = state_of(capture) if capture is not None else (None, None)
                 found.append(
                     SourceStatus(
                         name=database.name,
@@ -309,28 +310,34 @@ class Attaching:
                         mode=str(database.mode),
                         table=name,
                         columns=tuple(column for column, _, _ in capture.columns) if capture is not None else (),
-                        position=_shown(database.position) if capture is not None else None,
-                        staleness=age if capture is not None else None,
-                        buffered_rows=buffered.get(capture.oid) if capture is not None else None,
+                        position=_shown(position_of(database, capture)) if capture is not None else None,
+                        staleness=age(database, capture, waiting, self._clock()) if capture is not None else None,
+                        buffered_rows=waiting.rows.get(capture.oid) if capture is not None else None,
                         readers=tuple(readers),
                         hindrance=database.hindrance,
+                        state=state,
+                        reason=reason,
                     )
                 )
         return found
 
-    def _buffered(self, database: AttachedDatabase, captures: Sequence[Capture]) -> dict[int, int]:
-        """The changes that wait in the database; none are known where it cannot be reached, or has no buffers."""
+    def _waiting(self, database: AttachedDatabase, captures: Sequence[Capture]) -> Waiting:
+        """What waits in the database; nothing is known of it where it cannot be reached."""
         with _driver():
             from psycopg import OperationalError
 
             from millstream.sources.postgres.address import Address
-            from millstream.sources.postgres.connection import connect
+            from millstream.sources.postgres.connection import Identity, connect
             from millstream.sources.postgres.own_objects import buffered_rows
+            from millstream.sources.postgres.poll import where
         try:
             with connect(Address(database.address)) as connection:
-                return buffered_rows(connection, self.buffers(database), [c.oid for c in captures])
+                rows = buffered_rows(connection, self.buffers(database), [c.oid for c in captures])
+                here = where(connection)
         except (MillstreamError, OperationalError):
-            return {}
+            return Waiting()
+        known = Identity(database.system, database.timeline, database.database, database.database_oid)
+        return Waiting(rows, here.snapshot if here.identity == known else None)
 
 
 def lock_key(name: str) -> str:

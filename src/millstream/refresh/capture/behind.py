@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from millstream.catalog.attached import BEHIND, Capture
+from millstream.catalog.attached import BEHIND, RESYNC, Capture
 from millstream.errors import Code, MillstreamError
-from millstream.refresh.capture.record import RESYNC, is_whole
+from millstream.refresh.capture.record import is_whole
 
 _ABOUT_ONE_TABLE = frozenset(
     {

@@ -20,7 +20,7 @@ from pathlib import Path
 import psycopg
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import POSITION, STALE, AttachedDatabase, Capture, CaptureMode, Position
+from millstream.catalog.attached import POSITION, RESYNC, STALE, AttachedDatabase, Capture, CaptureMode, Position
 from millstream.catalog.models import ObjectKind, new_id
 from millstream.engine.storage import Txn
 from millstream.engine.worker import Workers
@@ -34,7 +34,6 @@ from millstream.refresh.capture.record import (
     BUFFER,
     GUARDED,
     NOT_NULL,
-    RESYNC,
     WHOLE,
     buffer_of,
     buffer_settings,

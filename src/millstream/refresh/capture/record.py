@@ -13,8 +13,6 @@ from millstream.sources.postgres.types import MirrorColumn
 
 BUFFER = "buffer"
 """Where its changes are collected."""
-RESYNC = "resync"
-"""Why its mirror is to be compared with the table."""
 WHOLE = "whole"
 """Nothing records its changes; it is compared with its mirror whenever it is read."""
 NOT_NULL = "not_null"

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import HINDERED, LEFT, AttachedDatabase, Capture, CaptureMode
+from millstream.catalog.attached import HINDERED, LEFT, RESYNC, AttachedDatabase, Capture, CaptureMode
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.record import (
     BUFFER,
-    RESYNC,
     buffer_settings,
     columns_of,
     is_kept,

@@ -22,6 +22,7 @@ from millstream.catalog.attached import (
     HINDERED,
     MISSING,
     POSITION,
+    RESYNC,
     VIEWS,
     AttachedDatabase,
     Capture,
@@ -40,7 +41,6 @@ from millstream.refresh.capture.leftovers import clear_if_free, with_leftovers
 from millstream.refresh.capture.readers import Readers
 from millstream.refresh.capture.record import (
     BUFFER,
-    RESYNC,
     buffer_of,
     buffer_settings,
     is_kept,

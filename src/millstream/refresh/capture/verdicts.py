@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from millstream.catalog.attached import BEHIND, MISSING, POSITION, REACHED_AT, STALE, AttachedDatabase, Capture
+from millstream.catalog.attached import BEHIND, MISSING, POSITION, REACHED_AT, RESYNC, STALE, AttachedDatabase, Capture
 from millstream.errors import MillstreamError
-from millstream.refresh.capture.record import BUFFER, NOT_NULL, RESYNC, is_whole, made_for
+from millstream.refresh.capture.record import BUFFER, NOT_NULL, is_whole, made_for
 from millstream.sources.postgres.kept_columns import is_named_by_users
 from millstream.sources.postgres.looks import Look
 from millstream.sources.postgres.relations import Relation
@@ -136,6 +136,7 @@ def recorded(
     if not is_landed and not is_followed:
         if not details.get(POSITION):
             details[POSITION] = dict(before.position) if before.position is not None else None
+        if REACHED_AT not in details:
             details[REACHED_AT] = before.reached_at.isoformat() if before.reached_at is not None else None
         return replace(capture, details=details)
     details = {k: v for k, v in details.items() if k not in (POSITION, REACHED_AT, RESYNC, MISSING, BEHIND)}

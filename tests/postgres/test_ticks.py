@@ -11,6 +11,8 @@ from shops import Shop, new_shop
 from tick_tables import Owner, both, kit, owner
 
 from millstream import Code, MillstreamError
+from millstream.catalog import Catalog
+from millstream.catalog.attached import Capture
 from millstream.catalog.models import ObjectKind
 from millstream.engine.storage import RangeKind
 from millstream.results import Portion
@@ -126,6 +128,23 @@ def test_capture_ends_with_the_last_reader(both: Kit, owner: Owner, shop: Shop) 
     assert list((both.root / "mirrors").iterdir()) == []
     assert owner.execute("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'millstream%'").fetchone() == (0,)
     assert both.catalog.lake_objects(ObjectKind.TABLE) == ()
+
+
+def test_a_mirror_that_is_made_while_others_are_swept(both: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of another database is being loaded: its capture was recorded after those that are known were read."""
+    made, read = both.root / "mirrors" / "made", Catalog.captures
+
+    def slow(catalog: Catalog, database: str | None = None) -> tuple[Capture, ...]:
+        found = read(catalog, database)
+        made.mkdir()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Catalog, "captures", slow)
+        both.captures._sweep()
+    assert made.exists()
+    both.captures._sweep()
+    assert not made.exists(), "nobody has recorded it"
 
 
 def test_what_nothing_captures_is_compared_when_it_is_read(kit: Kit, owner: Owner) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NoReturn
 
 import pytest
 from capture_kit import Kit, killed_at
@@ -281,6 +282,31 @@ def test_a_tick_that_leaves_a_table_and_is_killed(
     assert refused(both, "t").code is fault.code
     run(owner, fault.cleared)
     owner.execute("UPDATE t SET d = '2024-03-03' WHERE id = 2")
+    both.tick()
+    both.assert_exact(owner, "t", "other")
+    both.assert_nothing_twice()
+
+
+def test_a_mirror_that_was_written_before_it_was_left(both: Kit, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What differed is committed; the columns that were to come with it are not."""
+    owner.execute("ALTER TABLE t ADD more int")
+    owner.execute("VACUUM FULL t")
+    owner.execute("UPDATE t SET d = '2024-06-06'")
+
+    def failing(*_: object) -> NoReturn:
+        raise MillstreamError(Code.VALUE_UNSUPPORTED, "a value of the new column")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(both.store), "widen", failing)
+        with pytest.raises(MillstreamError) as caught:
+            both.read("c", "t", "more")
+    assert caught.value.code is Code.VALUE_UNSUPPORTED
+    assert both.capture("t").version == both.commits("t"), "what is known is what was committed"
+    for _ in range(2):
+        owner.execute("UPDATE t SET d = d + 1")
+        both.tick("t")
+        both.assert_exact(owner, "t", "other")
+    both.read("c", "t", "more")
     both.tick()
     both.assert_exact(owner, "t", "other")
     both.assert_nothing_twice()

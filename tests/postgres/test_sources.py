@@ -93,3 +93,19 @@ def test_a_table_that_is_being_loaded(both: Kit) -> None:
     both.catalog.put_database(both.database, captures=[replace(both.capture("t"), version=None)])
     found = sources(both)["shop.public.t"]
     assert (found.state, found.reason) == ("LOADING", None)
+
+
+def test_what_nothing_captures_is_as_it_was_read_last(kit: Kit, owner: Owner) -> None:
+    owner.execute("CREATE MATERIALIZED VIEW m AS SELECT id, v FROM t")
+    kit.read("a", "m", "id", "v")
+    kit.read("b", "t", "v")
+    kit.tick("m", "t")
+    long_ago(kit)
+    owner.execute("UPDATE t SET v = 'x'")
+    for _ in range(3):
+        kit.tick("t")
+    found = sources(kit)
+    assert found["shop.public.t"].staleness == 0.0
+    staleness = found["shop.public.m"].staleness
+    assert staleness is not None
+    assert staleness > 3600

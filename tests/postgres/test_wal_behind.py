@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from capture_kit import Kit, killed_at
@@ -11,8 +12,11 @@ from wal_tables import BOTH, Writer, always_surveyed, kit, shop, until, writer
 
 from millstream import Code, MillstreamError
 from millstream.catalog.attached import BEHIND, POSITION, CaptureMode
-from millstream.refresh.capture import behind, connections
+from millstream.refresh.capture import behind, connections, source
 from millstream.sources.postgres import snapshot
+from millstream.sources.postgres.connection import Connection
+from millstream.sources.postgres.installed import BufferInfo
+from millstream.sources.postgres.relations import Relation
 
 __all__ = ["always_surveyed", "kit", "shop", "writer"]
 pytestmark = pytest.mark.postgres
@@ -127,7 +131,7 @@ def test_a_table_that_the_wal_must_give_and_does_not(read: Kit, writer: Writer) 
     check_others_go_on(read, writer, fault)
 
 
-def test_a_table_that_neither_way_gives(read: Kit, writer: Writer) -> None:
+def test_a_table_that_neither_way_gives(read: Kit, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others do not go back to triggers for it."""
     read.forget("rd")
     for statement in (
@@ -142,7 +146,15 @@ def test_a_table_that_neither_way_gives(read: Kit, writer: Writer) -> None:
     until(read, CaptureMode.WAL, writer, "a", "b", "d")
     read.tick()
     fault = Fault(Code.SOURCE_NO_CHANGE_FEED, "ALTER TABLE d1 SET UNLOGGED", "ALTER TABLE d1 SET LOGGED")
+    real, tried = source.install, set[str]()
+
+    def install(connection: Connection, relation: Relation, *more: Any) -> BufferInfo:
+        tried.add(relation.name)
+        return real(connection, relation, *more)
+
+    monkeypatch.setattr(source, "install", install)
     check_others_go_on(read, writer, fault)
+    assert tried == {"d"}
 
 
 def test_a_table_that_somebody_holds(read: Kit, writer: Writer, shop: WalShop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -310,3 +310,28 @@ def test_a_mirror_that_was_written_before_it_was_left(both: Kit, owner: Owner, m
     both.tick()
     both.assert_exact(owner, "t", "other")
     both.assert_nothing_twice()
+
+
+@pytest.mark.parametrize("name", ["another table", "value"])
+def test_a_second_reader_that_cannot_have_it_loaded(both: Kit, owner: Owner, name: str) -> None:
+    """What the first one reads is not forgotten for that."""
+    fault, path = FAULTS[name], both.capture("t").path
+    if name == "value":
+        run(owner, "ALTER TABLE t RENAME TO old; CREATE TABLE t AS SELECT * FROM old")
+    run(owner, fault.made)
+    with pytest.raises(MillstreamError) as caught:
+        both.read("c", "t", "d")
+    assert caught.value.code is fault.code
+    assert refused(both, "t").code is fault.code
+    owner.execute("UPDATE other SET v = v + 1")
+    both.tick("other")
+    both.assert_exact(owner, "other")
+    run(owner, fault.cleared)
+    for _ in range(2):
+        owner.execute("UPDATE t SET d = d + 1")
+        assert both.tick("t", "other").keys() == {"shop.public.t", "shop.public.other"}
+        both.assert_exact(owner, "t", "other")
+    assert both.capture("t").path == path
+    both.read("c", "t", "d")
+    left = owner.execute("SELECT count(DISTINCT tgrelid) FROM pg_trigger WHERE tgname LIKE 'millstream%'").fetchone()
+    assert left == (2,)

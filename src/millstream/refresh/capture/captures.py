@@ -203,7 +203,7 @@ class Captures:
         """What its user should know of a capture that was begun."""
         assert name.database is not None
         database = self._database(name.database)
-        with self._own_connection(database) as connection:
+        with self._own_connection(database) as connection, self._kept_if_not_loaded(database.name, str(name)):
             for _ in range(_TRIES):
                 existing = next((c for c in self._catalog.captures(database.name) if c.name == str(name)), None)
                 relation = find_relation(connection, name.parts[2], name.parts[1])
@@ -224,6 +224,19 @@ class Captures:
         raise MillstreamError(
             Code.LOCK_TIMEOUT, f"{name} is being altered all the time", hint="try again when that has ended"
         )
+
+    @contextmanager
+    def _kept_if_not_loaded(self, database: str, name: str) -> Iterator[None]:
+        """Around a load: if it fails, those who read the table already go on with what they have."""
+        before = next((c for c in self._catalog.captures(database) if c.name == name and c.version is not None), None)
+        try:
+            yield
+        except BaseException:
+            now = next((c for c in self._catalog.captures(database) if c.name == name), None)
+            if before is not None and now is not None and now.version is None:
+                marked = replace(before, details={**before.details, RESYNC: "it could not be loaded anew"})
+                self._record(marked, is_another=True)
+            raise
 
     def _load(
         self,

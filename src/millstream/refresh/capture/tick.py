@@ -133,6 +133,8 @@ class Tick:
     obstacle: str | None = field(default=None, init=False)
     """What has come in the way of a move to the WAL."""
     hindrance: str | None = field(default=None, init=False)
+    unfit: Collection[str] = field(default=(), init=False)
+    """Captures that the WAL cannot give."""
 
     def run(self) -> None:
         """Bring the mirrors forward that can be; then there are `versions`, and `refuse` tells of the others.
@@ -409,7 +411,7 @@ class Tick:
         self.landed |= touched
         for id_, look in landing.looks.items():
             verdicts = {**verdicts, id_: replace(verdicts[id_], look=look)}
-        self.hindrance = reading.hindrance
+        self.hindrance, self.unfit = reading.hindrance, reading.unfit
         self._complete(cut, verdicts, reading, touched, tick_id)
 
     def _make_durable(self, before: Mapping[str, Capture]) -> None:
@@ -560,8 +562,8 @@ class Tick:
         return [buffer_of(self.captures[id_]) for id_ in capture_ids if BUFFER in self.captures[id_].details]
 
     def _settle(self, source: Source) -> None:
-        """Those that were compared first: what the WAL does not give of them is why others get triggers again."""
-        followed = sorted(self._followed(), key=lambda c: c.id not in self.landed)
+        """Those first that the WAL cannot give: if triggers cannot either, the others need none."""
+        followed = sorted(self._followed(), key=lambda c: c.id not in self.unfit)
         behind = [self.captures[id_] for id_ in self.behind]
         try:
             after, self.database = source.settle(followed, behind, is_hindered=self.hindrance is not None)

@@ -44,6 +44,7 @@ class Reading:
         hindrance: why changes should be read by triggers again.
         ahead: captures that are past that position, and were not read.
         unpublished: captures whose changes the slot has not, or not as theirs, until they are published anew.
+        unfit: captures that the WAL cannot give.
     """
 
     windows: Mapping[str, Window | KeyedWindow]
@@ -52,6 +53,7 @@ class Reading:
     hindrance: str | None = None
     ahead: Collection[str] = ()
     unpublished: Collection[str] = ()
+    unfit: Collection[str] = ()
 
 
 def position_of(database: AttachedDatabase, capture: Capture) -> Position:
@@ -150,7 +152,8 @@ def read_slot(
         windows |= batch.windows
         reached = batch.position if begun == old else reached
     is_whole = str(reached.snapshot) == cut.position
-    return Reading(windows, reached.dump(), is_whole, hindrance, ahead, found.unread.intersection(published))
+    unfit = {c.id for c in (*captures, *others)} - {table.id for table in found.tables}
+    return Reading(windows, reached.dump(), is_whole, hindrance, ahead, found.unread.intersection(published), unfit)
 
 
 def _only(items: Mapping[str, str], keys: Collection[str]) -> dict[str, str]:

@@ -499,11 +499,8 @@ class Tick:
         if self.database.mode is not CaptureMode.WAL:
             self.captures |= {id_: trimmed(self.captures[id_], reading.position) for id_ in touched}
         changed = [c for c in self.captures.values() if c != self.known[c.id]]
-        is_durable = bool(touched or self.behind) or CaptureMode.WAL in (
-            database.mode,
-            self.database.mode,
-        )  # else nothing is trimmed
-        self.catalog.put_database(self.database, captures=changed, is_seen=is_seen, is_durable=is_durable)
+        forgets = touched or self.behind or CaptureMode.WAL in (database.mode, self.database.mode)
+        self.catalog.put_database(self.database, captures=changed, is_seen=is_seen, is_durable=bool(forgets))
         self.known = dict(self.captures)
 
     def _switched(self, cut: Cut, database: AttachedDatabase) -> AttachedDatabase:

@@ -8,20 +8,15 @@ told of their versions until they are all at one; a table that cannot be brought
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
 from enum import Enum, auto
 
-from millstream.catalog import Catalog
 from millstream.catalog.attached import (
-    BEHIND,
     HINDERED,
     MISSING,
-    POSITION,
     RESYNC,
     VIEWS,
     AttachedDatabase,
@@ -30,25 +25,23 @@ from millstream.catalog.attached import (
     OpenTick,
     Position,
 )
-from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
-from millstream.refresh.capture.behind import error_of, is_about_one_table, left_behind, rests
+from millstream.refresh.capture.behind import error_of, rests
 from millstream.refresh.capture.continuity import STARTED, is_older, trimmed, unrecognised
 from millstream.refresh.capture.cut import Cut, cutting
 from millstream.refresh.capture.landing import Landing, moved, recovered
 from millstream.refresh.capture.left import leaving, let_go
 from millstream.refresh.capture.leftovers import clear_if_free, with_leftovers
-from millstream.refresh.capture.readers import Readers
 from millstream.refresh.capture.record import (
     BUFFER,
     buffer_of,
     buffer_settings,
-    is_kept,
     is_whole,
     with_buffer_for,
 )
 from millstream.refresh.capture.source import Source
-from millstream.refresh.capture.switch import INSTALLED, Switch, with_details, with_loss
+from millstream.refresh.capture.switch import INSTALLED, with_details, with_loss
+from millstream.refresh.capture.tick_state import TickState, identity_of
 from millstream.refresh.capture.verdicts import Answer, Verdict, judge, judge_closely, recorded
 from millstream.refresh.capture.ways import (
     WAL,
@@ -59,21 +52,18 @@ from millstream.refresh.capture.ways import (
     slot_in,
     without_published,
 )
-from millstream.settings import Settings
 from millstream.sources.postgres.address import Address
-from millstream.sources.postgres.connection import Connection, Identity
-from millstream.sources.postgres.installed import BufferInfo, capture_states
+from millstream.sources.postgres.connection import Connection
+from millstream.sources.postgres.installed import capture_states
 from millstream.sources.postgres.looks import look_at
 from millstream.sources.postgres.own_objects import buffered_rows
 from millstream.sources.postgres.partition_owners import let_owners_add_partitions
 from millstream.sources.postgres.poll import where
 from millstream.sources.postgres.positions import WalPosition
-from millstream.sources.postgres.relations import Relation, find_named
 from millstream.sources.postgres.slot import advance, can_flush_within_transaction, flush_wal
 from millstream.sources.postgres.snapshots import PgSnapshot
 from millstream.sources.postgres.table_error import TableError
 from millstream.sources.postgres.transition import may_cut_to_triggers, reason_of
-from millstream.sources.postgres.types import MirrorColumn
 from millstream.sources.postgres.windows import trim
 
 _TRIES = 10
@@ -90,51 +80,8 @@ class _Outcome(Enum):
     """Some of the way is done."""
 
 
-@dataclass
-class Tick:
-    """One tick of one database; the caller holds the database's lock.
-
-    Args:
-        connection: in autocommit mode; `second` gives another one.
-        switch: what this process knows of the way the database is captured.
-        wanted: names of tables; of those that nothing captures, or that were left behind, only these must be read.
-        wider: further columns that a capture shall have from now on.
-        is_first: the first tick of this process, which looks at every mirror: an older copy of the catalog may have
-            been put in its place, and then the buffers no longer have what came since.
-    """
-
-    catalog: Catalog
-    readers: Readers
-    worker: Worker
-    settings: Settings
-    now: Callable[[], datetime]
-    progress: Callable[[str], None]
-    connection: Connection
-    second: Callable[[], Connection]
-    switch: Switch
-    database: AttachedDatabase
-    wanted: Collection[str] = ()
-    wider: Mapping[str, Sequence[MirrorColumn]] = field(default_factory=dict)
-    is_first: bool = False
-    captures: dict[str, Capture] = field(default_factory=dict, init=False)
-    recorded: tuple[Capture, ...] = field(default=(), init=False)
-    """All captures of the database, also those that are being loaded."""
-    known: dict[str, Capture] = field(default_factory=dict, init=False)
-    """The captures as they are recorded."""
-    again: dict[str, str] = field(default_factory=dict, init=False)
-    """Why captures are to be compared with their tables, as far as it is known yet."""
-    behind: dict[str, MillstreamError] = field(default_factory=dict, init=False)
-    """Why captures are left where they are."""
-    began: float = field(default_factory=time.monotonic, init=False)
-    identity: Identity = field(init=False)
-    started: str = field(init=False)
-    """When the database's server did."""
-    landed: set[str] = field(default_factory=set, init=False)
-    obstacle: str | None = field(default=None, init=False)
-    """What has come in the way of a move to the WAL."""
-    hindrance: str | None = field(default=None, init=False)
-    unfit: Collection[str] = field(default=(), init=False)
-    """Captures that the WAL cannot give."""
+class Tick(TickState):
+    """One tick of one database; the caller holds the database's lock."""
 
     def run(self) -> None:
         """Bring the mirrors forward that can be; then there are `versions`, and `refuse` tells of the others.
@@ -150,7 +97,7 @@ class Tick:
         self._let_go()
         here = where(self.connection)
         self.behind = {c.id: error_of(c) for c in self.captures.values() if self._is_unasked(c)}
-        self.again, self.identity = self._known_reasons(), _identity(self.database)
+        self.again, self.identity = self._known_reasons(), identity_of(self.database)
         self.started = here.started
         if here.identity == self.identity and not self.again and self._is_there(here.snapshot):
             return
@@ -159,7 +106,7 @@ class Tick:
         if here.identity == self.identity and is_older(self.connection, here, self.database, self._followed()):
             self.database = unrecognised(self.database)
             self.catalog.put_database(self.database)  # once there are as many new transactions, nothing tells it
-            self.identity = _identity(self.database)
+            self.identity = identity_of(self.database)
         if here.identity != self.identity:
             self.progress(f"{self.database.name} was replaced or restored: its tables are read anew")
         elif self.database.mode is not CaptureMode.WAL:
@@ -180,60 +127,7 @@ class Tick:
             hint="refresh again when that has ended",
         )
 
-    # What there is to do
-
-    def _known_reasons(self) -> dict[str, str]:
-        found = {id_: f"it gets the columns {', '.join(c.name for c in cs)}" for id_, cs in self._missing_columns()}
-        for capture in self.captures.values():
-            if capture.id in self.behind:
-                continue
-            if is_whole(capture) and capture.name in self.wanted:
-                found[capture.id] = "nothing records its changes"
-            elif reason := capture.details.get(RESYNC):
-                found[capture.id] = str(reason)
-            elif self.is_first and is_kept(capture) and (reason := moved(self.worker.store, capture)):
-                found[capture.id] = reason
-        return found
-
-    def _missing_columns(self) -> list[tuple[str, list[MirrorColumn]]]:
-        """What of `wider` the mirrors do not have: a tick that is tried again may have given it to them already."""
-        have = {id_: {name for name, _, _ in capture.columns} for id_, capture in self.captures.items()}
-        more = [(id_, [c for c in columns if c.name not in have[id_]]) for id_, columns in self.wider.items()]
-        return [(id_, columns) for id_, columns in more if columns]
-
-    def _is_there(self, snapshot: str) -> bool:
-        """Whether nothing was written anywhere since the last tick."""
-        position, mode = self.database.position, self.database.mode
-        if position is None or position.get("snapshot") != snapshot or mode is CaptureMode.TRANSITIONING:
-            return False
-        if mode is CaptureMode.WAL and self.database.cdc == "trigger":  # nobody has to write for it to go back
-            return False
-        return not any(POSITION in c.details for c in self._followed())
-
-    def _followed(self) -> list[Capture]:
-        return [c for c in self.captures.values() if is_kept(c) and not is_whole(c) and c.id not in self.behind]
-
-    def _is_unasked(self, capture: Capture) -> bool:
-        """Whether it was left behind, and nobody asks for it now."""
-        return BEHIND in capture.details and capture.name not in self.wanted and capture.id not in self.wider
-
-    def _leave(self, capture_id: str, error: MillstreamError) -> None:
-        """Go on without a table, unless the error is about more than that."""
-        if not is_about_one_table(error):
-            raise error
-        capture = self.captures[capture_id]
-        self.progress(f"{capture.name} is left as it is for now: {error.code}: {error.message}")
-        took = timedelta(seconds=time.monotonic() - self.began)
-        self.captures[capture_id] = left_behind(capture, error, self.now(), took)
-        self.behind[capture_id] = error
-        self.again.pop(capture_id, None)
-
-    def _leave_all(self, error: TableError) -> None:
-        found = [c.id for c in self.captures.values() if f"{c.schema}.{c.table}" in error.tables]
-        if not found:
-            raise error
-        for id_ in found:
-            self._leave(id_, error)
+    # Trying
 
     def _distrust(self, reason: str) -> None:
         """Nothing that was captured before says anything about the tables as they are."""
@@ -317,10 +211,6 @@ class Tick:
         if self.database.mode is CaptureMode.WAL:
             return {c.oid: c.details[BUFFER]["state"] for c in self.captures.values() if BUFFER in c.details}
         return capture_states(connection, oids, buffer_settings(self.database, self.catalog).schema) if oids else {}
-
-    def _relation(self, connection: Connection, capture_id: str) -> Relation | None:
-        capture = self.captures[capture_id]
-        return find_named(connection, capture.schema, capture.table)
 
     def _reinstall(self, capture_id: str, verdict: Verdict) -> None:
         """Capture a table anew, if that can be done; its mirror is compared with it under a later snapshot."""
@@ -462,7 +352,7 @@ class Tick:
         self, cut: Cut, verdicts: Mapping[str, Verdict], reading: Reading, touched: Collection[str], tick_id: int
     ) -> None:
         readers = self.readers
-        if cut.identity != _identity(self.database):
+        if cut.identity != identity_of(self.database):
             readers.reinitialise(self.database.name, f"{Code.DATABASE_REPLACED}: {self.database.name} was replaced")
         before = self.database
         for capture in self.captures.values():
@@ -521,22 +411,6 @@ class Tick:
         moved_back = with_details(leaving(database), {HINDERED: self.hindrance})
         return replace(moved_back, mode=CaptureMode.TRIGGER, position={"snapshot": database.position["snapshot"]})
 
-    @property
-    def versions(self) -> dict[str, int]:
-        """The mirrors' versions, by the tables' names."""
-        current = [c for c in self.captures.values() if c.id not in self.behind]
-        return {c.name: c.version for c in current if c.version is not None}
-
-    def refuse(self, names: Collection[str]) -> None:
-        """See that none of some tables was left behind.
-
-        Raises:
-            MillstreamError: why one was.
-        """
-        for id_, error in self.behind.items():
-            if self.captures[id_].name in names:
-                raise error
-
     # Afterwards
 
     def _clean_up(self) -> None:
@@ -554,9 +428,6 @@ class Tick:
             self._let_owners_add_partitions()
         self._let_go()
         self.landed, self.obstacle = set(), None
-
-    def _buffers(self, capture_ids: Collection[str]) -> list[BufferInfo]:
-        return [buffer_of(self.captures[id_]) for id_ in capture_ids if BUFFER in self.captures[id_].details]
 
     def _settle(self, source: Source) -> None:
         """Those first that the WAL cannot give: if triggers cannot either, the others need none."""
@@ -604,7 +475,3 @@ class Tick:
         self._make_durable(before)
         self.database = replace(self.database, last_tick=max(self.database.last_tick, tick.id), open_tick=None)
         self.catalog.put_database(self.database, captures=list(self.captures.values()))
-
-
-def _identity(database: AttachedDatabase) -> Identity:
-    return Identity(database.system, database.timeline, database.database, database.database_oid)

@@ -201,6 +201,8 @@ def test_who_reads_it_has_it_tried_at_once(both: Kit, owner: Owner, monkeypatch:
 
 
 def test_a_quiet_tick_writes_nothing(both: Kit, owner: Owner) -> None:
+    if owner.info.server_version < 170_000:
+        pytest.skip("before PostgreSQL 17 the WAL is flushed by a transaction, which the next tick sees")
     owner.execute("INSERT INTO t VALUES (100, 'infinity')")
     both.tick("other")
     both.tick("other")

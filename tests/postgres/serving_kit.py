@@ -11,17 +11,26 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from shops import Shop
+import pytest
+from shops import Shop, new_shop
 
 from millstream import naming
 from millstream.sinks.postgres.ledger import Ledger
 from millstream.sinks.postgres.serve import PostgresSink, Served
 from millstream.sinks.postgres.target import Mark, Target, UserTriggers
 from millstream.sinks.postgres.types import served_columns
+from millstream.testing.postgres_server import Server
 
 Row = tuple[Any, ...]
 LEDGER = Ledger("millstream")
 WHEN = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(params=["server", "old_server"])
+def shop(request: pytest.FixtureRequest) -> Shop:
+    """A database of PostgreSQL 18, and of 15."""
+    server: Server = request.getfixturevalue(request.param)
+    return new_shop(server)
 
 
 @dataclass

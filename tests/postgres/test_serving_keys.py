@@ -10,20 +10,13 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from serving_kit import KEYED, Table, served
-from shops import Shop, new_shop
+from serving_kit import KEYED, Table, served, shop
+from shops import Shop
 
 from millstream.errors import Code, MillstreamError
-from millstream.testing.postgres_server import Server
 
+__all__ = ["shop"]
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture(params=["server", "old_server"])
-def shop(request: pytest.FixtureRequest) -> Shop:
-    """A database of PostgreSQL 18, and of 15."""
-    server: Server = request.getfixturevalue(request.param)
-    return new_shop(server)
 
 
 def constraints(table: Table) -> list[str]:

@@ -8,25 +8,16 @@ from typing import Any, ClassVar, Self
 
 import psycopg
 import pytest
-from serving_kit import BAG, KEYED, LEDGER, Table, served
+from serving_kit import BAG, KEYED, LEDGER, Table, served, shop
 from shops import MILLSTREAM, OWNER, Shop
 
 from millstream.errors import Code, MillstreamError
 from millstream.sinks.postgres.serve import PostgresSink
 from millstream.sinks.postgres.target import UserTriggers
 from millstream.sources.postgres.installed import BufferSettings
-from millstream.testing.postgres_server import Server
 
+__all__ = ["shop"]
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture(params=["server", "old_server"])
-def shop(request: pytest.FixtureRequest) -> Shop:
-    """A database of PostgreSQL 18, and of 15."""
-    from shops import new_shop
-
-    server: Server = request.getfixturevalue(request.param)
-    return new_shop(server)
 
 
 def audited(t: Table, *, level: str = "ROW") -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import NoReturn
 
 import pytest
+from behind_kit import Fault, refused, restless, run
 from capture_kit import Kit, killed_at
 from shops import Shop
 from tick_tables import Owner, kit
@@ -19,17 +19,8 @@ from millstream.naming import TableName
 from millstream.refresh.capture import behind
 from millstream.sources.postgres import snapshot
 
-__all__ = ["kit"]
+__all__ = ["kit", "restless"]
 pytestmark = pytest.mark.postgres
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What somebody does to the table t, what its readers are told, and how it is cleared."""
-
-    code: Code
-    made: str
-    cleared: str
 
 
 FAULTS = {
@@ -66,12 +57,6 @@ FAULTS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def restless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tick tries again."""
-    monkeypatch.setattr(behind, "_RESTS", 0.0)
-
-
 @pytest.fixture
 def owner(shop: Shop) -> Iterator[Owner]:
     with shop.owner() as connection:
@@ -92,18 +77,6 @@ def both(kit: Kit, owner: Owner) -> Kit:
     kit.tick()
     kit.assert_exact(owner, "t", "other")
     return kit
-
-
-def run(owner: Owner, statements: str) -> None:
-    for statement in statements.split("; "):
-        owner.execute(statement)
-
-
-def refused(kit: Kit, *tables: str) -> MillstreamError:
-    """What readers of tables are told."""
-    with pytest.raises(MillstreamError) as caught:
-        kit.tick(*tables)
-    return caught.value
 
 
 def buffered(shop: Shop, kit: Kit, table: str) -> int:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from behind_kit import Fault, refused, restless, run
 from capture_kit import Kit, killed_at
 from wal_shops import REPLICATOR, WalShop
 from wal_tables import BOTH, Writer, always_surveyed, kit, shop, until, writer
 
-from millstream import Code, MillstreamError
+from millstream import Code
 from millstream.catalog.attached import BEHIND, POSITION, CaptureMode
-from millstream.refresh.capture import behind, connections, source
+from millstream.refresh.capture import connections, source
 from millstream.sources.postgres import snapshot
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.installed import BufferInfo
 from millstream.sources.postgres.relations import Relation
 
-__all__ = ["always_surveyed", "kit", "shop", "writer"]
+__all__ = ["always_surveyed", "kit", "restless", "shop", "writer"]
 pytestmark = pytest.mark.postgres
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What somebody does to the table d, what its readers are told, and how it is cleared."""
-
-    code: Code
-    made: str
-    cleared: str
 
 
 FAULTS = {
@@ -52,12 +44,6 @@ FAULTS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def restless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tick tries again."""
-    monkeypatch.setattr(behind, "_RESTS", 0.0)
-
-
 @pytest.fixture
 def read(kit: Kit, writer: Writer) -> Kit:
     writer.execute("CREATE TABLE d (k int PRIMARY KEY, d date)")
@@ -66,18 +52,6 @@ def read(kit: Kit, writer: Writer) -> Kit:
     until(kit, CaptureMode.WAL, writer, "a", "b", "d")
     kit.tick()
     return kit
-
-
-def run(writer: Writer, statements: str) -> None:
-    for statement in statements.split("; "):
-        writer.execute(statement)
-
-
-def refused(kit: Kit, *tables: str) -> MillstreamError:
-    """What readers of tables are told."""
-    with pytest.raises(MillstreamError) as caught:
-        kit.tick(*tables)
-    return caught.value
 
 
 def confirmed(writer: Writer) -> str:

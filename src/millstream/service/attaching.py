@@ -326,8 +326,9 @@ class Attaching:
         with _driver():
             from psycopg import OperationalError
 
+            from millstream.refresh.capture.tick_state import identity_of
             from millstream.sources.postgres.address import Address
-            from millstream.sources.postgres.connection import Identity, connect
+            from millstream.sources.postgres.connection import connect
             from millstream.sources.postgres.own_objects import buffered_rows
             from millstream.sources.postgres.poll import where
         try:
@@ -336,8 +337,7 @@ class Attaching:
                 here = where(connection)
         except (MillstreamError, OperationalError):
             return Waiting()
-        known = Identity(database.system, database.timeline, database.database, database.database_oid)
-        return Waiting(rows, here.snapshot if here.identity == known else None)
+        return Waiting(rows, here.snapshot if here.identity == identity_of(database) else None)
 
 
 def lock_key(name: str) -> str:

@@ -118,6 +118,16 @@ def test_a_key_that_children_do_not_share_is_none(connection: Connection) -> Non
     assert look(connection, "t", "id").key == ("b", "id")
 
 
+def test_the_primary_key_comes_before_a_replica_identity(connection: Connection, shop: Shop) -> None:
+    with shop.owner() as owner:
+        owner.execute("ALTER TABLE t ALTER m SET NOT NULL")
+        owner.execute("CREATE UNIQUE INDEX told ON t (m)")
+        owner.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX told")
+        assert look(connection, "t", "id").key == ("b", "id")
+        owner.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+        assert look(connection, "t", "id").key == ("m",)
+
+
 def test_a_table_that_is_gone(connection: Connection) -> None:
     with polling(connection):
         assert look_at(connection, {1: ("a",)}) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -132,8 +133,12 @@ def served(lake: CapturedLake, query: str = SUMS, mode: str = "DIFFERENTIAL STRI
     lake.queries["s"] = query
 
 
-def test_what_is_served_is_replaced_with_it(lake: CapturedLake) -> None:
-    served(lake)
+def test_what_is_served_is_replaced_with_it(lake: CapturedLake, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "millstream"):
+        served(lake)
+    said = [r.getMessage() for r in caplog.records]
+    assert any(text.startswith("brought shop.public.a forward in") for text in said)
+    assert any(text.startswith("s: served as shop.public.s in") for text in said)
     for query in (WIDER, JOINED, OTHER):
         lake.ms.replace_stream_table("s", query)
         lake.queries["s"] = query

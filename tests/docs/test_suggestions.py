@@ -50,9 +50,8 @@ def texts() -> Iterator[tuple[str, str]]:
             place = f"{path.relative_to(SOURCE)}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.JoinedStr):
                 yield place, "".join(p.value if isinstance(p, ast.Constant) else NAME for p in node.values)  # type: ignore[misc]
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if id(node) not in documented | within:
-                    yield place, node.value
+            elif isinstance(node, ast.Constant) and id(node) not in documented | within and isinstance(node.value, str):
+                yield place, node.value
 
 
 def statement_in(said: str) -> str:

@@ -60,6 +60,11 @@ class DefinitionRecord:
             functions_used=tuple(compiled.functions),
         )
 
+    def can_record(self, name: str) -> bool:
+        """Whether something that a query reads is known to the catalog."""
+        parsed = TableName.parse(name)
+        return self._catalog.find(parsed) is not None or self._catalog.lake_object(ObjectKind.TABLE, parsed) is not None
+
     def _mark_of(self, kind: SourceKind, name: TableName) -> str:
         if name.database is not None:  # the tick compares it with the view's text in the database
             return fingerprint(self._lake.attached.relation(name.parts).view_text or "")

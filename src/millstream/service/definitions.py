@@ -279,6 +279,8 @@ class Definitions:
             dict(known.settings),
         ) or set(compiled.sources) != set(known.body["sources"]):
             return False
+        if not all(self._record.can_record(name) for name in compiled.sources):
+            return False  # a table of a database that was gone, and is not captured again yet
         new = self._record.definition(compiled, semantics)
         return _compared(new) == _compared(known)
 

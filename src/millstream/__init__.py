@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ from millstream.results import (
     StreamTableStatus,
     VerifyResult,
 )
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless a program configures logging
 
 if TYPE_CHECKING:
     from millstream.service import Millstream, connect

@@ -69,7 +69,8 @@ class Settings:
 
     # Where things are
     catalog_url: str | None = None
-    """A SQLAlchemy URL of a shared catalog; by default a SQLite file in the lake."""
+    """A SQLAlchemy URL of a shared catalog, or `env:NAME`, a variable that holds it; by default a SQLite file in the
+    lake."""
     spark_master: str | None = None
     """A cluster's master; by default Spark runs inside this process."""
     spark_remote: str | None = None
@@ -79,7 +80,7 @@ class Settings:
     jars: str | None = None
     """A directory that holds Delta's jars, for machines without a network."""
     time_zone: str = "UTC"
-    """The session time zone of queries; stored with each stream table when it is created."""
+    """The session time zone of queries, and of cron schedules; stored with each stream table when it is created."""
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))

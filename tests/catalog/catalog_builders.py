@@ -19,6 +19,7 @@ from millstream.catalog import (
     StreamTable,
     new_id,
 )
+from millstream.catalog.models import Load, NewDefinition
 from millstream.naming import TableName
 from millstream.results import Action, InitiatedBy, RefreshMode
 
@@ -76,6 +77,39 @@ def new_table(name: str = "totals", *dependencies: Dependency, **changes: Any) -
         ),
     }
     return NewStreamTable(**(values | changes))
+
+
+def new_definition(table: StreamTable, intent: Intent | None = None, **changes: Any) -> NewDefinition:
+    """Another definition of a table, loaded if there is an intent."""
+    version = 1 if intent is not None else None
+    stages = (Stage(id=new_id(), ordinal=0, path=f"/lake/{new_id()}", is_public=True, version=version),)
+    values: dict[str, Any] = {
+        "table_id": table.id,
+        "name": table.name,
+        "definition": definition(original_query="SELECT 3"),
+        "stages": stages,
+        "load": None,
+    }
+    if intent is not None:
+        done = RefreshOutcome(stage_versions={stages[0].id: 1}, action=Action.REINITIALIZE, rows_inserted=3)
+        values["load"] = Load(intent=intent, initiated_by=InitiatedBy.INITIAL, reason="QUERY_ALTERED", outcome=done)
+    return NewDefinition(**(values | changes))
+
+
+def intended(table: StreamTable) -> Intent:
+    """An intent that no catalog has given."""
+    return Intent(
+        table_id=table.id,
+        refresh_id=1_000,
+        action=Action.REINITIALIZE,
+        data_timestamp=T0,
+        old_frontier={},
+        new_frontier={"/lake/orders": 9},
+        base_frontier={"orders": 9},
+        plan={},
+        reinit_mark=0,
+        created_at=T0,
+    )
 
 
 def start(table: StreamTable, **changes: Any) -> RefreshStart:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from catalog_builders import definition, new_table, no_data, outcome, reads, refreshed, start
+from catalog_builders import intended, new_definition, new_table, no_data, outcome, reads, refreshed, start
 
 from millstream.catalog import Catalog, LakeObject, ObjectKind, StreamTable
 from millstream.catalog.database import Database
@@ -138,7 +138,9 @@ def kill_everywhere(location: str) -> None:
         "fail": lambda c: c.fail_refresh(c.open_intents()[0], broken, max_consecutive_errors=1),
         "begin once more": lambda c: c.begin_refresh(start(c.get(A))),
         "abandon": lambda c: c.abandon_intent(c.open_intents()[0], "cut short"),
-        "alter": lambda c: c.alter_stream_table(A, status=Status.ACTIVE, definition=definition()),
+        "alter": lambda c: c.alter_stream_table(A, status=Status.ACTIVE, schedule="7m"),
+        "begin load": lambda c: c.begin_load(start(c.get(A))),
+        "replace": lambda c: c.replace_stream_table(new_definition(c.get(A), intended(c.get(A)))),
         "drop": lambda c: c.drop_stream_table(A, cascade=True),
     }
     before = dump(location)
@@ -228,7 +230,7 @@ def drop_while_refreshing(location: str) -> None:
         with Catalog.open(location) as catalog:
             for _ in range(40):
                 with suppress(MillstreamError):
-                    catalog.alter_stream_table(A, definition=definition())
+                    catalog.replace_stream_table(new_definition(catalog.get(A)))
                 catalog.drop_stream_table(A)
                 catalog.create_stream_table(new_table("a"))
 

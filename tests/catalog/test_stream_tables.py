@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from catalog_builders import T0, Clock, base, definition, new_table, outcome, reads, refreshed, start
+from catalog_builders import T0, Clock, base, definition, new_definition, new_table, outcome, reads, refreshed, start
 
-from millstream.catalog import Catalog, Dependency, LakeObject, ObjectKind, SourceKind, Stage, new_id
+from millstream.catalog import Catalog, Dependency, LakeObject, ObjectKind, SourceKind, Stage
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
-from millstream.results import Action, RefreshMode, Status
+from millstream.results import Action, RefreshMode, RefreshStatus, Status
 
 TOTALS = TableName.parse("totals")
 
@@ -101,46 +101,79 @@ def test_only_two_states_can_be_set(catalog: Catalog, status: Status) -> None:
     assert caught.value.code == Code.STATUS_INVALID
 
 
-def test_a_new_query_reinitialises_the_table_and_all_that_read_it(catalog: Catalog) -> None:
+def test_a_new_definition_takes_effect_with_what_it_was_loaded_with(catalog: Catalog, clock: Clock) -> None:
     totals = catalog.create_stream_table(new_table())
     best = catalog.create_stream_table(new_table("best", reads(totals)))
     catalog.create_stream_table(new_table("very_best", reads(best)))
     catalog.create_stream_table(new_table("other"))
     refreshed(catalog, totals)
+    catalog.mark_needs_reinit(totals.id, "for some reason")
     query = definition(base("other_orders"), original_query="SELECT 2")
-    kept, added = totals.stages[1], Stage(id=new_id(), ordinal=0, path="/new", is_public=False)
+    clock.pass_seconds(1)
 
-    altered = catalog.alter_stream_table(TOTALS, definition=query, stages=(added, kept))
+    new = new_definition(
+        totals, catalog.begin_load(start(totals)), definition=query, refresh_mode=RefreshMode.FULL, schedule="9m"
+    )
+    assert catalog.get(TOTALS).definition == totals.definition  # until then nothing has changed
+    assert new.load is not None
+    replaced = catalog.replace_stream_table(new)
 
-    assert altered.definition == query
-    assert altered.definition_version == 2
-    assert altered.stages == (added, dataclasses.replace(kept, version=1))  # what keeps its id keeps its version
-    assert altered.is_populated
+    assert (replaced.definition, replaced.definition_version, replaced.stages) == (query, 2, new.stages)
+    assert (replaced.refresh_mode, replaced.schedule, replaced.status) == (RefreshMode.FULL, "9m", Status.ACTIVE)
+    assert (replaced.is_populated, replaced.frontier) == (True, new.load.intent.new_frontier)
+    last = catalog.history(TOTALS)[0]
+    assert (last.refresh_id, last.status) == (new.load.intent.refresh_id, RefreshStatus.COMPLETED)
     assert {str(t.name): t.needs_reinit for t in catalog.list()} == {
-        "totals": True, "best": True, "very_best": True, "other": False,
+        "totals": False, "best": True, "very_best": True, "other": False,
     }  # fmt: skip
     assert catalog.dependents("orders") == (TableName.parse("other"),)
 
 
-def test_a_new_query_is_refused_while_a_refresh_is_open(catalog: Catalog) -> None:
+def test_a_new_definition_without_contents_was_never_refreshed(catalog: Catalog) -> None:
+    totals = catalog.create_stream_table(new_table())
+    refreshed(catalog, totals)
+    replaced = catalog.replace_stream_table(new_definition(totals))
+    assert (replaced.status, replaced.is_populated, replaced.data_timestamp) == (Status.INITIALIZING, False, None)
+    assert (replaced.frontier, replaced.base_frontier, replaced.public_stage.version) == ({}, {}, None)
+    assert len(catalog.history(TOTALS)) == 1
+
+
+def test_a_mark_that_comes_while_it_is_loaded_outlives_that(catalog: Catalog) -> None:
+    totals = catalog.create_stream_table(new_table())
+    new = new_definition(totals, catalog.begin_load(start(totals, action=Action.REINITIALIZE)))
+    catalog.mark_needs_reinit(totals.id, "meanwhile")
+    assert catalog.replace_stream_table(new).reinit_reason == "meanwhile"
+
+
+def test_a_new_definition_gives_up_a_refresh_that_was_cut_short(catalog: Catalog) -> None:
     made = catalog.create_stream_table(new_table())
     catalog.begin_refresh(start(made))
-    with pytest.raises(MillstreamError) as caught:
-        catalog.alter_stream_table(TOTALS, definition=definition())
-    assert caught.value.code == Code.REFRESH_OPEN
-    assert catalog.alter_stream_table(TOTALS, schedule="2m").schedule == "2m"
+    replaced = catalog.replace_stream_table(new_definition(made, catalog.begin_load(start(made))))
+    assert replaced.open_refresh_id is None
+    assert catalog.open_intents() == ()
+    assert {r.status for r in catalog.history(TOTALS)} == {RefreshStatus.COMPLETED, RefreshStatus.FAILED}
+    catalog.begin_refresh(start(replaced))
 
 
-def test_recompiling_is_no_new_query(catalog: Catalog) -> None:
+def test_a_new_definition_of_a_table_that_was_created_again(catalog: Catalog) -> None:
     made = catalog.create_stream_table(new_table())
-    generation = catalog.generation()
-    anew = definition(dataclasses.replace(base(), fingerprint="f2"), body={"stages": []})
-    compiled = catalog.recompile_stream_table(made.id, anew)
-    assert compiled == dataclasses.replace(made, definition=anew)
-    assert catalog.generation() > generation
+    new = new_definition(made, catalog.begin_load(start(made)))
+    catalog.drop_stream_table(TOTALS)
+    again = catalog.create_stream_table(new_table())
     with pytest.raises(MillstreamError) as caught:
-        catalog.recompile_stream_table("gone", anew)
+        catalog.replace_stream_table(new)
     assert caught.value.code == Code.NOT_A_STREAM_TABLE
+    assert catalog.get(TOTALS) == again
+
+
+def test_what_fits_what_it_reads_again_is_no_new_query(catalog: Catalog) -> None:
+    made = catalog.create_stream_table(new_table())
+    best = catalog.create_stream_table(new_table("best", reads(made)))
+    generation = catalog.generation()
+    replaced = catalog.replace_stream_table(new_definition(made, is_altered=False))
+    assert replaced.definition_version == 1
+    assert not catalog.get(best.name).needs_reinit
+    assert catalog.generation() > generation
 
 
 def test_a_cycle_is_refused_with_its_path(catalog: Catalog) -> None:
@@ -149,7 +182,7 @@ def test_a_cycle_is_refused_with_its_path(catalog: Catalog) -> None:
     c = catalog.create_stream_table(new_table("c", reads(b), base()))
     for source, path in ((c, "a -> c -> b -> a"), (a, "a -> a")):
         with pytest.raises(MillstreamError) as caught:
-            catalog.alter_stream_table(a.name, definition=definition(reads(source)))
+            catalog.replace_stream_table(new_definition(a, definition=definition(reads(source))))
         assert caught.value.code == Code.CYCLE
         assert path in caught.value.message
     assert catalog.get(a.name) == a

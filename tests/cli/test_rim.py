@@ -199,10 +199,15 @@ class TestWarnings:
 def test_verbose_shows_the_log(lake: StandIn, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def refresh(name: str, *, mode: str | None = None) -> object:
         logging.getLogger("millstream.refresh").info("read the feed of orders")
+        logging.getLogger("millstream.refresh").debug("frontier: 7")
         return StandIn.refresh_stream_table(lake, name, mode=mode)
 
     monkeypatch.setattr(lake, "refresh_stream_table", refresh)
-    assert "millstream.refresh: read the feed of orders" in call("refresh", "totals", "-v").err
+    once = call("refresh", "totals", "-v").err
+    assert "millstream.refresh: read the feed of orders" in once
+    assert "frontier" not in once
+    for arguments in (("-vv", "refresh", "totals"), ("-v", "refresh", "totals", "--verbose")):
+        assert "millstream.refresh: frontier: 7" in call(*arguments).err
     assert call("refresh", "totals").err == ""
 
 

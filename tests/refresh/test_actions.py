@@ -274,35 +274,28 @@ def test_altering(orders: Lake) -> None:
     status = {s.name: s for s in lake.ms.status()}["totals"]
     assert (status.schedule, status.refresh_mode) == ("5m", "DIFFERENTIAL")
     lake.refresh("totals", Action.NO_DATA)  # another mode of the same layout does not start over
-    before = lake.rows("totals")
 
     other = "SELECT customer, SUM(amount * 2) AS total FROM orders WHERE id > 0 GROUP BY customer"
     with refused(Code.INCOMPATIBLE_CHANGE, "most"):
         lake.ms.alter_stream_table("totals", query="SELECT customer FROM orders")
     lake.ms.alter_stream_table("totals", query=other.replace("amount * 2", "amount"))
     lake.queries["totals"] = other.replace("amount * 2", "amount")
-    assert lake.rows("totals") == before  # until the next refresh
-    assert lake.refresh("most", Action.REINITIALIZE).reason.startswith("QUERY_ALTERED")
     lake.assert_exact("totals")
     assert lake.last("totals").action is Action.REINITIALIZE
+    assert lake.refresh("most", Action.REINITIALIZE).reason.startswith("QUERY_ALTERED")
+    assert lake.last("totals").action is Action.NO_DATA
     lake.insert("orders", "5, 'a', 1.00")
     lake.refresh("most", Action.DIFFERENTIAL)
 
-    # without readers the columns may change too; readers of the table keep the old ones until it is loaded
+    # without readers the columns may change too
     lake.ms.drop_stream_table("most")
     del lake.queries["most"]
-    before = lake.rows("totals")
     lake.sql("ALTER STREAM TABLE totals AS SELECT id, customer FROM orders")
     lake.queries["totals"] = "SELECT id, customer FROM orders"
-    assert lake.rows("totals") == before
-    with refused(Code.NOT_POPULATED):
-        lake.ms.verify("totals")
-    lake.refresh("totals", Action.REINITIALIZE)
+    lake.refresh("totals", Action.NO_DATA)
     assert lake.ms.table("totals").columns == ["id", "customer"]
     assert len(lake.stored) == 1
     lake.ms.alter_stream_table("totals", refresh_mode="FULL")
-    lake.insert("orders", "6, 'a', 1.00")
-    lake.refresh("totals", Action.REINITIALIZE)
     lake.insert("orders", "7, 'a', 1.00")
     lake.refresh("totals", Action.FULL)
     assert len(lake.stored) == 1

@@ -66,7 +66,7 @@ def test_ansi_mode_is_the_definitions(lake: Lake) -> None:
     lake.ms.alter_stream_table("lenient", refresh_mode="FULL")
     with open_lake(lake.root) as other:
         other.insert("t", "'four'")
-        assert other.ms.refresh_stream_table("lenient").action is Action.REINITIALIZE
+        assert other.ms.refresh_stream_table("lenient").action is Action.FULL
         assert other.ms.verify("lenient").ok
         assert bag(other.ms.table("lenient"))[(None,)] == 2
 

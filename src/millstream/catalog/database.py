@@ -28,6 +28,7 @@ BUSY_TIMEOUT_MS = 30_000
 CONNECT_TIMEOUT_SECONDS = 10
 
 _OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING
+_VARIABLE = "env:"
 _WRITES, _DURABLE = "millstream_writes", "millstream_durable"
 
 # Primary result codes of SQLite by what a user can do about them.
@@ -61,8 +62,13 @@ class Database:
 
     @classmethod
     def at(cls, url_or_path: str | Path) -> Database:
-        """The database of a `postgresql://` or `sqlite://` URL, or of a lake's directory (made if missing)."""
+        """The database of a `postgresql://` or `sqlite://` URL, or of a lake's directory (made if missing).
+
+        A URL may also be `env:NAME`: the environment variable of that name holds it.
+        """
         text = str(url_or_path)
+        if isinstance(url_or_path, str) and text.startswith(_VARIABLE):
+            text = _from_environment(text.removeprefix(_VARIABLE))
         if "://" not in text:
             return cls(_sqlite_url(Path(text)))
         try:
@@ -112,6 +118,18 @@ class Database:
             raise translated(e, self.label) from e
         except SQLAlchemyError as e:
             raise translated(e, self.label) from e
+
+
+def _from_environment(name: str) -> str:
+    """The URL that an environment variable holds; never repeated, since it may hold a password."""
+    value = os.environ.get(name, "") if name.isidentifier() else ""
+    if "://" not in value:
+        raise MillstreamError(
+            Code.SETTING_INVALID,
+            f"catalog_url = 'env:{name}': there is no such environment variable, or it holds no URL",
+            hint="set it to postgresql://user:password@host/database",
+        )
+    return value
 
 
 def label_of(url: URL) -> str:

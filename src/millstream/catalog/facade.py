@@ -12,17 +12,15 @@ from millstream.catalog.attached import AttachedDatabase, Capture, Serving
 from millstream.catalog.database import Database
 from millstream.catalog.migrator import migrate
 from millstream.catalog.models import (
-    Definition,
     Intent,
     LakeObject,
+    NewDefinition,
     NewStreamTable,
     NoData,
     ObjectKind,
     RefreshOutcome,
     RefreshStart,
-    Stage,
     StreamTable,
-    check_stages,
 )
 from millstream.catalog.reader import CatalogReader, find_by_id, find_named
 from millstream.catalog.schema import stream_tables
@@ -112,49 +110,59 @@ class Catalog(CatalogReader):
         schedule: str | None = None,
         refresh_mode: RefreshMode | None = None,
         status: Status | None = None,
-        definition: Definition | None = None,
-        stages: tuple[Stage, ...] | None = None,
+        serving: Serving | None = None,
     ) -> StreamTable:
-        """Change a stream table; None leaves a thing as it is.
-
-        A new definition raises `definition_version` and has the table, and those that read it, reinitialised. ACTIVE
-        resumes and forgives all errors.
+        """Change a stream table, but for its query; None leaves a thing as it is. ACTIVE resumes and forgives errors.
 
         Raises:
-            MillstreamError: `NOT_A_STREAM_TABLE`; `REFRESH_OPEN` for a new definition while a refresh has not ended;
-                `UNKNOWN_TABLE` or `CYCLE` for what the new definition reads; `STATUS_INVALID`.
+            MillstreamError: `NOT_A_STREAM_TABLE`; `STATUS_INVALID`.
         """
-        if status not in (None, Status.ACTIVE, Status.SUSPENDED):
-            raise MillstreamError(Code.STATUS_INVALID, f"a status cannot be set to {status}")
-        if stages is not None:
-            check_stages(stages)
+        _check_status(status)
         with self._database.write() as connection:
             lake.bump_generation(connection)
-            row = tables.locked(connection, name)
-            now = self._clock()
-            values: Mapping[str, Any] = tables.user_change(schedule, refresh_mode, status, row.is_populated)
-            if definition is not None:
-                if row.open_refresh_id is not None:
-                    raise history.open_refresh(name, row.open_refresh_id)
-                dependencies.refuse_missing_or_cyclic(connection, row.id, name, definition.dependencies)
-                readers = dependencies.dependents_closure(connection, row.id)
-                tables.redefine(connection, row.id, definition, stages, now)
-                values = {**values, "definition_version": stream_tables.c.definition_version + 1}
-                for table_id in (row.id, *readers):
-                    tables.mark_reinit(connection, table_id, REINIT_QUERY_ALTERED, now)
+            row, now = tables.locked(connection, name), self._clock()
+            values = tables.user_change(schedule, refresh_mode, status, row.is_populated)
             tables.update(connection, row.id, values, now)
+            if serving is not None:
+                databases.put_serving(connection, serving, now)
             return _found(find_by_id(connection, row.id))
 
-    def recompile_stream_table(
-        self, table_id: str, definition: Definition, stages: tuple[Stage, ...] | None = None
-    ) -> StreamTable:
-        """Store what the same query was compiled to anew, e.g. after a column it does not use was added to a source."""
-        if stages is not None:
-            check_stages(stages)
+    def replace_stream_table(self, new: NewDefinition) -> StreamTable:
+        """Have a new definition take effect, with what it was loaded with, all at once.
+
+        A refresh of the old definition that was cut short is given up: the caller holds the table's lock.
+
+        Raises:
+            MillstreamError: `NOT_A_STREAM_TABLE`; `UNKNOWN_TABLE` or `CYCLE` for what the new definition reads;
+                `STATUS_INVALID`.
+        """
+        _check_status(new.status)
         with self._database.write() as connection:
             lake.bump_generation(connection)
-            tables.redefine(connection, table_id, definition, stages, self._clock())
-            return _found(find_by_id(connection, table_id))
+            row, now = tables.locked(connection, new.name), self._clock()
+            if row.id != new.table_id:
+                raise MillstreamError(Code.NOT_A_STREAM_TABLE, f"{new.name} was dropped, and created again")
+            if row.open_refresh_id is not None:
+                history.supersede(connection, row.id, row.open_refresh_id, now)
+            dependencies.refuse_missing_or_cyclic(connection, row.id, new.name, new.definition.dependencies)
+            tables.redefine(connection, row.id, new.definition, new.stages, now)
+            if new.load is not None:
+                history.loaded(connection, new.load, now)
+            else:
+                tables.update(connection, row.id, tables.never_refreshed(), now)
+            values: dict[str, Any] = tables.user_change(
+                new.schedule, new.refresh_mode, new.status, new.load is not None
+            )
+            if new.is_altered:
+                values["definition_version"] = stream_tables.c.definition_version + 1
+                for reader in dependencies.dependents_closure(connection, row.id):
+                    tables.mark_reinit(connection, reader, REINIT_QUERY_ALTERED, now)
+            tables.update(connection, row.id, values, now)
+            if new.load is not None and (reason := new.load.outcome.reinit_reason) is not None:
+                tables.mark_reinit(connection, row.id, reason, now)
+            if new.serving is not None:
+                databases.put_serving(connection, new.serving, now)
+            return _found(find_by_id(connection, row.id))
 
     def drop_stream_table(self, name: TableName, *, cascade: bool = False) -> tuple[StreamTable, ...]:
         """Forget a stream table, and with `cascade` all that read it; gives what was dropped, readers first.
@@ -198,6 +206,16 @@ class Catalog(CatalogReader):
         with self._database.write() as connection:
             refresh_id = lake.next_refresh_id(connection, start.floor)
             return history.begin(connection, refresh_id, start, self._clock())
+
+    def begin_load(self, start: RefreshStart) -> Intent:
+        """A new refresh id for filling stages that no catalog entry names yet; nothing else is recorded.
+
+        Raises:
+            MillstreamError: `NOT_A_STREAM_TABLE` if dropped.
+        """
+        with self._database.write() as connection:
+            refresh_id = lake.next_refresh_id(connection, start.floor)
+            return history.intended(connection, refresh_id, start, self._clock())
 
     def complete_refresh(self, intent: Intent, outcome: RefreshOutcome) -> None:
         """Move a stream table to what its refresh committed: frontier, stages, status, history; the intent is gone.
@@ -360,6 +378,11 @@ class Catalog(CatalogReader):
         with self._database.write() as connection:
             lake.bump_generation(connection)
             databases.drop_serving(connection, table_id)
+
+
+def _check_status(status: Status | None) -> None:
+    if status not in (None, Status.ACTIVE, Status.SUSPENDED):
+        raise MillstreamError(Code.STATUS_INVALID, f"a status cannot be set to {status}")
 
 
 def _found(table: StreamTable | None) -> StreamTable:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.results import Action, InitiatedBy, RefreshMode, RefreshRecord, RefreshStatus, Status
 
 if TYPE_CHECKING:
+    from millstream.catalog.attached import Serving
     from millstream.naming import TableName
 
 Frontier = Mapping[str, int]
@@ -189,6 +190,42 @@ class RefreshOutcome:
     reinit_reason: str | None = None
     duration_ms: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What has filled the stages of a new definition, before that takes effect: the intent was never recorded."""
+
+    intent: Intent
+    initiated_by: InitiatedBy
+    reason: str
+    outcome: RefreshOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewDefinition:
+    """What `Catalog.replace_stream_table` needs. None leaves a thing as it is.
+
+    Args:
+        stages: new ones, which nobody has read, at the versions they were loaded to.
+        load: what has filled them; None leaves a stream table that was never refreshed.
+        is_altered: the user has altered it, rather than something it reads: its readers have to start over.
+        serving: where it is served from now on.
+    """
+
+    table_id: str
+    name: TableName
+    definition: Definition
+    stages: tuple[Stage, ...]
+    load: Load | None
+    is_altered: bool = True
+    refresh_mode: RefreshMode | None = None
+    schedule: str | None = None
+    status: Status | None = None
+    serving: Serving | None = None
+
+    def __post_init__(self) -> None:
+        check_stages(self.stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ class Facade(Protocol):
         self,
         name: str,
         query: str,
-        schedule: str = "1m",
+        schedule: str | None = "1m",
         refresh_mode: str = "AUTO",
         initialize: bool = True,
         dialect: str | None = None,

@@ -78,7 +78,7 @@ def millstream(
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
-    verbose: VerboseOption = False,
+    verbose: VerboseOption = 0,
     traceback: TracebackOption = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")

@@ -19,14 +19,24 @@ DEFAULT_LAKE = Path("lake")
 COMMON_PANEL = "Options of every command"
 
 LakeOption = Annotated[
-    Path | None, typer.Option(help="The lake's directory; ./lake if not given.", rich_help_panel=COMMON_PANEL)
+    Path | None,
+    typer.Option(
+        help="The lake's directory; if not given, MILLSTREAM_LAKE, else ./lake.", rich_help_panel=COMMON_PANEL
+    ),
 ]
 ConfigOption = Annotated[
     Path | None, typer.Option(help="A millstream.toml with settings.", rich_help_panel=COMMON_PANEL)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=COMMON_PANEL)]
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Tell on stderr what is being done.", rich_help_panel=COMMON_PANEL)
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        help="Log to stderr what is done and how long it takes; -vv logs more.",
+        rich_help_panel=COMMON_PANEL,
+    ),
 ]
 TracebackOption = Annotated[
     bool, typer.Option("--traceback", help="Show where in the code an error arose.", rich_help_panel=COMMON_PANEL)
@@ -40,7 +50,7 @@ class Options:
     lake: Path | None = None
     config: Path | None = None
     json: bool = False
-    verbose: bool = False
+    verbose: int = 0
     traceback: bool = False
 
     def refined(self, later: "Options") -> "Options":
@@ -49,7 +59,7 @@ class Options:
             later.lake or self.lake,
             later.config or self.config,
             later.json or self.json,
-            later.verbose or self.verbose,
+            later.verbose + self.verbose,
             later.traceback or self.traceback,
         )
 
@@ -97,7 +107,7 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         context: typer.Context = arguments.pop("context")
         invocation = context.ensure_object(Invocation)
         options = invocation.refine(**{name: arguments.pop(name) for name in shared if name != "context"})
-        with _told_on_stderr() if options.verbose else nullcontext():
+        with _logged_on_stderr(options.verbose) if options.verbose else nullcontext():
             function(Session(options), **arguments)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in [*own, *shared.values()]]
@@ -107,13 +117,13 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _told_on_stderr() -> Iterator[None]:
+def _logged_on_stderr(verbose: int) -> Iterator[None]:
     """Show what millstream logs, for the time of the block."""
     logger, handler = logging.getLogger("millstream"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     before = logger.level
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
     try:
         yield
     finally:
@@ -126,7 +136,7 @@ def _shared_options(
     lake: LakeOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
-    verbose: VerboseOption = False,
+    verbose: VerboseOption = 0,
     traceback: TracebackOption = False,
 ) -> None:
     """Never called: its parameters are the options behind each verb."""

@@ -201,10 +201,6 @@ class Lake:
         """A stream table's view: the query's columns under their names, hidden rows left out."""
         body = table.definition.body
         path, names = table.public_stage.path, [name for name, _ in table.definition.columns]
-        if table.public_stage.version is None and "previous" in body:
-            # a new definition has not been loaded yet: readers keep the old contents
-            body = body["previous"]
-            path, names = body["path"], body["columns"]
         selected = ", ".join(
             f"{quote(stored)} AS {quote(name)}" for stored, name in zip(body["outputs"], names, strict=True)
         )

@@ -54,6 +54,7 @@ class Facts:
     is_incremental: bool
     """Whether the query can be maintained by deltas at all; `not_incremental` says why not."""
     inputs: Sequence[InputFacts]
+    name: str = ""
     is_explicit: bool = False
     """Whether the caller asked for `mode` for this refresh only."""
     is_monotone: bool = False
@@ -110,13 +111,19 @@ def choose(facts: Facts) -> Choice:
     return Choice(Action.DIFFERENTIAL, f"CHANGED: about {rows} rows")
 
 
+def full_required(name: str, reason: str) -> MillstreamError:
+    """The error of a DIFFERENTIAL STRICT table that would have to be recomputed; the way out is to ask for that."""
+    return MillstreamError(
+        Code.FULL_REQUIRED,
+        f"no delta of {name} is possible: {reason}",
+        hint=f"REFRESH STREAM TABLE {name} FULL recomputes it once; "
+        f"ALTER STREAM TABLE {name} SET REFRESH MODE DIFFERENTIAL allows that from now on",
+    )
+
+
 def _recomputed(facts: Facts, action: Action, reason: str) -> Choice:
     if facts.mode is RefreshMode.DIFFERENTIAL_STRICT:
-        raise MillstreamError(
-            Code.FULL_REQUIRED,
-            f"no delta is possible: {reason}",
-            hint="refresh once with FULL, or alter the refresh mode to DIFFERENTIAL",
-        )
+        raise full_required(facts.name, reason)
     return Choice(action, reason)
 
 

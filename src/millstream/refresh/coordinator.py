@@ -7,16 +7,21 @@ is refreshed in dependency order. So every table of a diamond agrees with the ot
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
 from millstream.catalog import Catalog
-from millstream.catalog.models import Dependency, SourceKind, StreamTable
+from millstream.catalog.models import Dependency, Load, SourceKind, StreamTable
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.naming import TableName
+from millstream.planner import Choice
 from millstream.refresh.execute import Progress
 from millstream.refresh.inputs import base_tables, paths_of
 from millstream.refresh.locks import LockManager, Waiting
@@ -25,6 +30,8 @@ from millstream.refresh.runner import Definitions, Runner
 from millstream.refresh.serving import TableServer
 from millstream.results import InitiatedBy, RefreshMode, RefreshResult, Status
 from millstream.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 
 class Databases(Protocol):
@@ -69,42 +76,103 @@ class Coordinator:
 
         Raises:
             MillstreamError: SUSPENDED, or what made a refresh of the chain fail.
-            OtherSourcesError: a table of the chain now reads other tables, so that another chain is to be refreshed.
+            OutdatedError: the definition of a table of the chain no longer fits what it reads.
         """
         ids = [self._catalog.get(name).id for name in chain]
-        with self._locks.acquire(ids, on_wait=self._waiting):
+        with self._locks.acquire(ids, on_wait=self.waiting):
             tables = tuple(self._catalog.get(name) for name in chain)
             _refuse_suspended(tables)
-            worker = self._workers.here()
-            runner = Runner(self._catalog, worker, self._settings, self._definitions, self._clock, self._progress)
-            data_timestamp = self._clock()
-            captured = self._advance(tables, initiated_by, data_timestamp)
-            if captured:  # what happened to their sources is recorded with the tables
-                tables = tuple(self._catalog.get(name) for name in chain)
-            paths, versions = self._frontier(tables, captured, initiated_by, data_timestamp)
-            result: RefreshResult | None = None
-            unserved: MillstreamError | None = None
+            now = self._clock()
+            with self._recording(tables[-1], initiated_by, now):
+                captured = self._advance(tables)
+                if captured:  # what happened to their sources is recorded with the tables
+                    tables = tuple(self._catalog.get(name) for name in chain)
+                frontier = self._frontier(tables, captured, now)
+            result, unserved = None, None
             for table in tables:
-                is_last = table is tables[-1]
-                base = {name: versions[name] for name in _base_of(table, tables)}
-                request = Request(
-                    table=table,
-                    compiled=self._compile(table, initiated_by, data_timestamp),
-                    base_versions=versions,
-                    paths=paths,
-                    base_frontier=base,
-                    data_timestamp=data_timestamp,
-                    initiated_by=initiated_by,
-                    mode=mode if is_last else None,
-                )
-                result = runner.refresh(request)
-                unserved = self._serve(table.id, initiated_by, data_timestamp)
+                own = mode if table is tables[-1] else None
+                result, unserved = self._refresh(table, frontier, initiated_by, own)
             if unserved is not None:  # the last one's own: those of what it reads are recorded with them
                 raise unserved
             assert result is not None
             return result
 
-    def _serve(self, table_id: str, initiated_by: InitiatedBy, started_at: datetime) -> MillstreamError | None:
+    def load(
+        self,
+        upstream: Sequence[TableName],
+        candidate: StreamTable,
+        compiled: Compiled,
+        initiated_by: InitiatedBy,
+        choice: Choice,
+        mode: RefreshMode | None = None,
+    ) -> tuple[StreamTable, Load, RefreshResult]:
+        """Fill the stages of a new definition that has not taken effect, after refreshing what it reads.
+
+        The caller holds the locks of all of them. Nothing is recorded of the candidate, whatever happens.
+
+        Args:
+            upstream: the stream tables it reads, directly or not, in an order to refresh them.
+            candidate: the stream table as it will be, but for what it holds.
+
+        Returns:
+            The candidate with what it holds, and what to record of that.
+
+        Raises:
+            MillstreamError: SUSPENDED, or why what it reads cannot be refreshed, or the candidate loaded.
+            OutdatedError: the definition of a table it reads no longer fits what that reads.
+        """
+        tables, now = tuple(self._catalog.get(name) for name in upstream), self._clock()
+        _refuse_suspended(tables)
+        frontier = self._frontier((*tables, candidate), self._advance((*tables, candidate)), now)
+        for name in upstream:
+            self._refresh(self._catalog.get(name), frontier, initiated_by, None)
+        request = self._request(candidate, compiled, frontier, initiated_by, mode)
+        load, result = self._runner().load(request, choice)
+        versions = load.outcome.stage_versions
+        loaded = replace(
+            candidate,
+            stages=tuple(replace(s, version=versions.get(s.id)) for s in candidate.stages),
+            is_populated=True,
+            data_timestamp=now,
+            frontier=load.intent.new_frontier,
+            base_frontier=request.base_frontier,
+        )
+        return loaded, load, result
+
+    def _refresh(
+        self, table: StreamTable, frontier: _Frontier, initiated_by: InitiatedBy, mode: RefreshMode | None
+    ) -> tuple[RefreshResult, MillstreamError | None]:
+        """Refresh one table of a chain, and serve it; gives also why it could not be served."""
+        with self._recording(table, initiated_by, frontier.data_timestamp):
+            compiled = self._definitions.compiled(table)
+        request = self._request(table, compiled, frontier, initiated_by, mode)
+        result = self._runner().refresh(request)
+        return result, self.serve(table.id, initiated_by, frontier.data_timestamp)
+
+    def _request(
+        self,
+        table: StreamTable,
+        compiled: Compiled,
+        frontier: _Frontier,
+        initiated_by: InitiatedBy,
+        mode: RefreshMode | None,
+    ) -> Request:
+        return Request(
+            table=table,
+            compiled=compiled,
+            base_versions=frontier.versions,
+            paths=frontier.paths,
+            base_frontier={name: frontier.versions[name] for name in _base_of(table, frontier.tables)},
+            data_timestamp=frontier.data_timestamp,
+            initiated_by=initiated_by,
+            mode=mode,
+        )
+
+    def _runner(self) -> Runner:
+        worker = self._workers.here()
+        return Runner(self._catalog, worker, self._settings, self._definitions, self._clock, self._progress)
+
+    def serve(self, table_id: str, initiated_by: InitiatedBy, started_at: datetime) -> MillstreamError | None:
         """Serve a table that was refreshed. A failure is recorded and given back: what reads the table goes on."""
         table = self._catalog.find_by_id(table_id)
         if table is None:
@@ -112,54 +180,49 @@ class Coordinator:
         try:
             self._server.serve(table, self._workers.here().store)
         except MillstreamError as error:
-            self._failed(table, error, initiated_by, started_at)
+            self.failed(table, error, initiated_by, started_at)
             return error
         return None
 
-    def _advance(
-        self, tables: tuple[StreamTable, ...], initiated_by: InitiatedBy, started_at: datetime
-    ) -> Mapping[str, int]:
+    def _advance(self, tables: tuple[StreamTable, ...]) -> Mapping[str, int]:
         """Bring the databases behind some stream tables to now; one snapshot cuts all tables of a database."""
         names = {d.name for table in tables for d in table.definition.dependencies if _is_attached(d)}
-        try:
-            self._databases.end_forgotten()
-            return self._databases.advance(names) if names else {}
-        except MillstreamError as error:
-            self._failed(tables[-1], error, initiated_by, started_at)
-            raise
+        self._databases.end_forgotten()
+        if not names:
+            return {}
+        started = time.perf_counter()
+        versions = self._databases.advance(names)
+        _log.info("brought %s forward in %.0f ms", ", ".join(sorted(names)), (time.perf_counter() - started) * 1000)
+        _log.debug("versions of the mirrors: %s", versions)
+        return versions
 
-    def _frontier(
-        self,
-        tables: tuple[StreamTable, ...],
-        captured: Mapping[str, int],
-        initiated_by: InitiatedBy,
-        started_at: datetime,
-    ) -> tuple[dict[str, str], dict[str, int]]:
+    def _frontier(self, tables: tuple[StreamTable, ...], captured: Mapping[str, int], now: datetime) -> _Frontier:
         """The base tables' paths and their versions now; those of captured ones are known."""
         store = self._workers.here().store
+        found = base_tables(self._catalog, tables)
+        for name, item in found.items():
+            if "landing" in item.details:
+                self._progress(f"copying {name}, which records no changes")
+                with self._locks.acquire([_landing_key(name)]):
+                    self._definitions.land(item)
+        paths = paths_of(found)
+        versions = {n: captured[n] if n in captured else store.version(path) for n, path in paths.items()}
+        _log.debug("frontier: %s", versions)
+        return _Frontier(tables, paths, versions, now)
+
+    @contextmanager
+    def _recording(self, table: StreamTable, initiated_by: InitiatedBy, started_at: datetime) -> Iterator[None]:
+        """Record what fails meanwhile as a refresh of a table that failed."""
         try:
-            found = base_tables(self._catalog, tables)
-            for name, item in found.items():
-                if "landing" in item.details:
-                    self._progress(f"copying {name}, which records no changes")
-                    with self._locks.acquire([_landing_key(name)]):
-                        self._definitions.land(item)
-            paths = paths_of(found)
-            return paths, {n: captured[n] if n in captured else store.version(path) for n, path in paths.items()}
+            yield
         except MillstreamError as error:
-            self._failed(tables[-1], error, initiated_by, started_at)
+            self.failed(table, error, initiated_by, started_at)
             raise
 
-    def _compile(self, table: StreamTable, initiated_by: InitiatedBy, started_at: datetime) -> Compiled:
-        try:
-            return self._definitions.compiled(table)
-        except MillstreamError as error:
-            self._failed(table, error, initiated_by, started_at)
-            raise
-
-    def _failed(
+    def failed(
         self, table: StreamTable, error: MillstreamError, initiated_by: InitiatedBy, started_at: datetime
     ) -> None:
+        """Record that a refresh failed; at once to ERROR if no retry can help."""
         self._catalog.record_failure(
             table.id,
             error,
@@ -170,9 +233,21 @@ class Coordinator:
         if error.code in {Code.SOURCE_MISSING, Code.SOURCE_CHANGED}:
             self._catalog.set_error(table.id, f"{error.code}: {error.message}")
 
-    def _waiting(self, waiting: Waiting) -> None:
+    def waiting(self, waiting: Waiting) -> None:
+        """Say what a caller is waiting for."""
         who = f" (process {waiting.holder_pid})" if waiting.holder_pid else ""
+        _log.debug("waiting for %s%s for %.1f s", waiting.key, who, waiting.waited_seconds)
         self._progress(f"waiting for another refresh to end{who}")
+
+
+@dataclass(frozen=True)
+class _Frontier:
+    """What a chain is refreshed to: its stream tables, and the paths and versions of the base tables behind them."""
+
+    tables: tuple[StreamTable, ...]
+    paths: Mapping[str, str]
+    versions: Mapping[str, int]
+    data_timestamp: datetime
 
 
 def _is_attached(dependency: Dependency) -> bool:

@@ -76,6 +76,7 @@ def planned(request: Request, catalog: Catalog, worker: Worker, settings: Settin
     found = {name: bound.facts(worker.store) for name, bound in inputs.items()}
     mode = request.mode or table.refresh_mode
     facts = Facts(
+        name=str(table.name),
         mode=mode,
         is_explicit=request.mode is not None,
         is_populated=table.is_populated,
@@ -93,6 +94,12 @@ def planned(request: Request, catalog: Catalog, worker: Worker, settings: Settin
     if choice.action in _INCREMENTAL and (reason := _moved_on(table, worker)):
         choice = choose(replace(facts, reinit_reason=reason))
     return Plan(request, inputs, facts.inputs, summaries, choice)
+
+
+def first(request: Request, choice: Choice, catalog: Catalog, worker: Worker) -> Plan:
+    """The load of stages that are empty."""
+    inputs = bind_inputs(catalog, request.table, request.compiled, request.base_versions, request.paths)
+    return Plan(request, inputs, [bound.facts(worker.store)[0] for bound in inputs.values()], {}, choice)
 
 
 def _moved_on(table: StreamTable, worker: Worker) -> str | None:

@@ -8,6 +8,7 @@ them, if only some are it computes the rest from the same frontiers, if none is 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,10 +19,10 @@ from millstream.catalog import Catalog
 from millstream.catalog.models import (
     Intent,
     LakeObject,
+    Load,
     NoData,
     RefreshOutcome,
     RefreshStart,
-    SourceKind,
     StreamTable,
 )
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
@@ -30,16 +31,28 @@ from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.planner import Choice
-from millstream.refresh.computation import BY_TEXT, Computation, txn_of
+from millstream.refresh.computation import BY_TEXT, Computation, Done, txn_of
 from millstream.refresh.execute import Cost, Progress
 from millstream.refresh.fixpoint import endless, has_no_end
-from millstream.refresh.plan import Plan, Request, planned, resumed, stored_version
+from millstream.refresh.plan import Plan, Request, first, planned, resumed, stored_version
 from millstream.results import Action, RefreshResult
 from millstream.settings import Settings
 
+_log = logging.getLogger(__name__)
 
-class OtherSourcesError(Exception):
-    """A view was replaced by one that reads other tables: the refresh has to begin anew, with a frontier of those."""
+
+class OutdatedError(Exception):
+    """Something that a stream table reads is no longer what its definition was compiled for.
+
+    Args:
+        table: the stream table, which needs a new definition before it can be refreshed.
+        reason: what has changed.
+    """
+
+    def __init__(self, table: StreamTable, reason: str) -> None:
+        super().__init__(f"{table.name}: {reason}")
+        self.table = table
+        self.reason = reason
 
 
 class Definitions(Protocol):
@@ -52,15 +65,6 @@ class Definitions(Protocol):
         self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
     ) -> str | None:
         """What among the things a table reads is no longer what its query was compiled for."""
-
-    def rebind(self, table: StreamTable, reason: str) -> tuple[StreamTable, Compiled]:
-        """The query compiled anew over what it reads now."""
-
-    def restore(self, table: StreamTable) -> None:
-        """Undo `rebind`."""
-
-    def settle(self, table: StreamTable) -> None:
-        """Let go of what an earlier definition has stored."""
 
     def watch(
         self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
@@ -96,35 +100,46 @@ class Runner:
 
         Raises:
             MillstreamError: the refresh failed; that is recorded, and the old contents stay readable.
-            OtherSourcesError: the table now reads other tables than the request is for.
+            OutdatedError: its definition no longer fits what it reads.
         """
         started, started_at = time.perf_counter(), self._clock()
         try:
             self._worker.use(request.table.definition.settings)
             request = replace(request, table=self.recover(request))
-            before, seen = request.table, (request.paths, request.base_versions)
-            if reason := self._definitions.outdated(before, request.compiled, *seen):
-                table, compiled = self._definitions.rebind(before, reason)
-                if _read_by(table) != _read_by(before) or _lie_elsewhere(table, request.paths):
-                    raise OtherSourcesError(str(table.name))
-                request = replace(request, table=table, compiled=compiled)
+            seen = (request.paths, request.base_versions)
+            if reason := self._definitions.outdated(request.table, request.compiled, *seen):
+                raise OutdatedError(request.table, reason)
             self._definitions.watch(request.table, request.compiled, *seen)
             plan = planned(request, self._catalog, self._worker, self._settings)
         except MillstreamError as error:
             self._record_failure(request, error, started_at)
             raise
         if plan.choice.action is Action.NO_DATA:
-            result = self._no_data(plan, started, started_at)
-        else:
-            try:
-                result = self._run(plan, started)
-            except BaseException:
-                if request.table is not before:
-                    self._definitions.restore(before)
-                raise
-        if "previous" in request.table.definition.body:
-            self._definitions.settle(request.table)
-        return result
+            return self._no_data(plan, started, started_at)
+        return self._run(plan, started)
+
+    # A new definition
+
+    def load(self, request: Request, choice: Choice) -> tuple[Load, RefreshResult]:
+        """Fill the stages of a definition that has not taken effect; of a failure nothing is recorded.
+
+        Raises:
+            MillstreamError: REFRESH_FAILED, LAKE_UNWRITABLE, RECURSION_LIMIT, ...
+        """
+        started, table = time.perf_counter(), request.table
+        self._worker.use(table.definition.settings)
+        self._definitions.watch(table, request.compiled, request.paths, request.base_versions)
+        plan = first(request, choice, self._catalog, self._worker)
+        intent = self._catalog.begin_load(_start(plan, floor=0))
+        cost = Cost()
+        try:
+            with self._worker.counting_jobs() as count:
+                done = self._computation.compute(plan, intent, cost)
+        except (MillstreamError, *SPARK_ERRORS, OSError) as cause:
+            raise _as_error(cause, table, self._settings) from cause
+        outcome = self._outcome(plan, done, cost, count.jobs, started)
+        load = Load(intent=intent, initiated_by=request.initiated_by, reason=done.choice.reason, outcome=outcome)
+        return load, _logged(table, _result(plan, done, outcome))
 
     # Nothing to do
 
@@ -141,30 +156,17 @@ class Runner:
                 reason=plan.choice.reason,
             )
         )
-        return RefreshResult(Action.NO_DATA, 0, 0, 0, _since(started), plan.choice.reason, dict(request.base_frontier))
+        reason, reached = plan.choice.reason, dict(request.base_frontier)
+        return _logged(request.table, RefreshResult(Action.NO_DATA, 0, 0, 0, _since(started), reason, reached))
 
     # Something to do
 
     def _run(self, plan: Plan, started: float) -> RefreshResult:
-        request, table = plan.request, plan.request.table
-        floors = [self._worker.store.transaction_version(s.path, s.id) or 0 for s in table.stages]
-        intent = self._catalog.begin_refresh(
-            RefreshStart(
-                table_id=table.id,
-                action=plan.choice.action,
-                initiated_by=request.initiated_by,
-                data_timestamp=request.data_timestamp,
-                old_frontier=table.frontier,
-                new_frontier=plan.frontier,
-                base_frontier=request.base_frontier,
-                reason=plan.choice.reason,
-                floor=max(floors, default=0),
-            )
-        )
-        return self._attempt(plan, intent, started)
+        floors = [self._worker.store.transaction_version(s.path, s.id) or 0 for s in plan.request.table.stages]
+        return self._attempt(plan, self._catalog.begin_refresh(_start(plan, max(floors, default=0))), started)
 
     def _attempt(self, plan: Plan, intent: Intent, started: float) -> RefreshResult:
-        cost, choice = Cost(), plan.choice
+        cost = Cost()
         try:
             with self._worker.counting_jobs() as count:
                 done = self._computation.compute(plan, intent, cost)
@@ -179,36 +181,30 @@ class Runner:
                 stage_versions=undone,
                 duration_ms=_since(started),
             )
+            name, took = plan.request.table.name, _since(started)
+            _log.info("%s: failed after %.0f ms: %s: %s", name, took, error.code, error.message)
             raise error from cause
+        outcome = self._outcome(plan, done, cost, count.jobs, started)
+        self._catalog.complete_refresh(intent, outcome)
+        return _logged(plan.request.table, _result(plan, done, outcome))
+
+    def _outcome(self, plan: Plan, done: Done, cost: Cost, jobs: int | None, started: float) -> RefreshOutcome:
         counts, choice = done.counts, _with_strategies(done.choice, cost)
-        duration = _since(started)
-        self._catalog.complete_refresh(
-            intent,
-            RefreshOutcome(
-                stage_versions=done.versions,
-                rows_inserted=counts.inserted,
-                rows_updated=counts.updated,
-                rows_deleted=counts.deleted,
-                action=choice.action,
-                reason=choice.reason,
-                reinit_reason=done.reinit_reason,
-                duration_ms=duration,
-                details=plan.details(self._worker)
-                | {
-                    "rows_read": cost.rows_read,
-                    "jobs": count.jobs,
-                    "ms": {k: round(v, 1) for k, v in cost.milliseconds.items()},
-                },
-            ),
-        )
-        return RefreshResult(
-            choice.action,
-            counts.inserted,
-            counts.updated,
-            counts.deleted,
-            duration,
-            choice.reason,
-            dict(plan.request.base_frontier),
+        return RefreshOutcome(
+            stage_versions=done.versions,
+            rows_inserted=counts.inserted,
+            rows_updated=counts.updated,
+            rows_deleted=counts.deleted,
+            action=choice.action,
+            reason=choice.reason,
+            reinit_reason=done.reinit_reason,
+            duration_ms=_since(started),
+            details=plan.details(self._worker)
+            | {
+                "rows_read": cost.rows_read,
+                "jobs": jobs,
+                "ms": {k: round(v, 1) for k, v in cost.milliseconds.items()},
+            },
         )
 
     # Recovery
@@ -292,16 +288,48 @@ def _with_strategies(choice: Choice, cost: Cost) -> Choice:
     return replace(choice, reason=f"{choice.reason}; recursion by {', '.join(dict.fromkeys(cost.strategies))}")
 
 
-def _read_by(table: StreamTable) -> set[str]:
-    """The tables and stream tables a table reads."""
-    kinds = {SourceKind.TABLE, SourceKind.STREAM_TABLE}
-    return {d.name for d in table.definition.dependencies if d.kind in kinds}
+def _start(plan: Plan, floor: int) -> RefreshStart:
+    request = plan.request
+    return RefreshStart(
+        table_id=request.table.id,
+        action=plan.choice.action,
+        initiated_by=request.initiated_by,
+        data_timestamp=request.data_timestamp,
+        old_frontier=request.table.frontier,
+        new_frontier=plan.frontier,
+        base_frontier=request.base_frontier,
+        reason=plan.choice.reason,
+        floor=floor,
+    )
 
 
-def _lie_elsewhere(table: StreamTable, paths: Mapping[str, str]) -> bool:
-    """Whether tables it reads were loaded anew, in another place, to be read by it."""
-    tables = [d for d in table.definition.dependencies if d.kind is SourceKind.TABLE]
-    return any(paths.get(d.name) != d.source_id for d in tables)
+def _result(plan: Plan, done: Done, outcome: RefreshOutcome) -> RefreshResult:
+    assert outcome.action is not None
+    assert outcome.reason is not None
+    assert outcome.duration_ms is not None
+    return RefreshResult(
+        outcome.action,
+        done.counts.inserted,
+        done.counts.updated,
+        done.counts.deleted,
+        outcome.duration_ms,
+        outcome.reason,
+        dict(plan.request.base_frontier),
+    )
+
+
+def _logged(table: StreamTable, result: RefreshResult) -> RefreshResult:
+    _log.info(
+        "%s: %s in %.0f ms, %d rows inserted, %d updated, %d deleted (%s)",
+        table.name,
+        result.action,
+        result.duration_ms,
+        result.rows_inserted,
+        result.rows_updated,
+        result.rows_deleted,
+        result.reason,
+    )
+    return result
 
 
 def _since(started: float) -> float:

@@ -6,11 +6,13 @@ optional dependency: what reaches a database is imported when it is needed.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from millstream.sinks.postgres.ledger import Ledger
     from millstream.sinks.postgres.serve import PostgresSink, Served
     from millstream.sinks.postgres.target import Connection, Target
+
+_log = logging.getLogger(__name__)
 
 # a result or change of more rows goes through files instead of the driver's memory
 _MAX_COLLECTED_ROWS = 200_000
@@ -197,6 +201,54 @@ class TableServer:
         serving = self.serving_of(table)
         if serving is None:
             return None
+        with self.sink(serving, table) as sink:
+            return self._serve(sink, serving, table, store)
+
+    @contextmanager
+    def replacing(
+        self, table: StreamTable, store: DeltaStore, old: Serving | None, new: Serving | None
+    ) -> Iterator[None]:
+        """Serve what a stream table will hold, and where it will be served, while the block makes it so in the catalog.
+
+        All that is done in the databases is committed at the end of the block, and undone if that fails. Only a process
+        that dies, or a connection that is lost, at that very moment leaves a served table behind the stream table: the
+        next refresh serves it.
+
+        Args:
+            table: as it will be; without contents it is not served, only made.
+            old: where it is served until now.
+            new: where it is to be served.
+
+        Raises:
+            MillstreamError: what `serve` raises, NAME_TAKEN, DEPENDENTS_EXIST; nothing has changed.
+        """
+        if new is None:
+            yield
+            return
+        is_moved = old is not None and old.name != new.name
+        live = {s.table_id for s in self._catalog.servings() if s.table_id != table.id}
+        with ExitStack() as stack:
+            if old is not None and is_moved and old.database != new.database:
+                other = stack.enter_context(self.sink(old, table))
+                stack.enter_context(other.together(target_of(old)))
+                other.drop(target_of(old), cascade=False)
+            target = self._target(new, table, store)
+            sink = stack.enter_context(self.sink(new, table))
+            stack.enter_context(sink.together(target))
+            if old is not None and is_moved and old.database == new.database:
+                sink.accounting_in(self.ledger(old)).drop(target_of(old), cascade=False)
+            if old is None or is_moved:
+                sink.declare(target, self._catalog.lake_id(), str(table.name), live)
+            elif old.details != new.details:
+                sink.grant(target)
+            if table.public_stage.version is not None:
+                self._serve(sink, new, table, store)
+            yield
+
+    def _target(self, serving: Serving, table: StreamTable, store: DeltaStore) -> Target:
+        return target_of(serving, StageFeed(store, table, self.spill).schema, self.key_of(table))
+
+    def _serve(self, sink: PostgresSink, serving: Serving, table: StreamTable, store: DeltaStore) -> Served:
         from millstream.sinks.postgres.target import Mark
 
         feed = StageFeed(store, table, self.spill)
@@ -211,16 +263,17 @@ class TableServer:
             refresh_id=store.transaction_version(stage.path, stage.id) or 0,
             data_timestamp=table.data_timestamp,
         )
-        target = target_of(serving, feed.schema, self.key_of(table))
+        started = time.perf_counter()
         try:
-            with self.sink(serving, table) as sink:
-                done = sink.serve(target, mark, feed)
+            done = sink.serve(self._target(serving, table, store), mark, feed)
         except (*SPARK_ERRORS, OSError) as e:
             raise MillstreamError(
                 Code.SERVE_FAILED,
                 f"{table.name} could not be served as {serving.name}: {first_line(e)}",
                 hint="the next refresh serves what is missing",
             ) from e
+        took = (time.perf_counter() - started) * 1000
+        _log.info("%s: served as %s in %.0f ms, %s %s", table.name, serving.name, took, done.mode, done.counts)
         for notice in done.notices:
             self._notify(notice)
         return done

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
 from millstream.errors import Code, MillstreamError
+from millstream.scheduler.wall_clock import next_fire, zone_of
 
 CALCULATED = "CALCULATED"
 MAX_DURATION_SECONDS = 5_200 * 7 * 86_400  # a hundred years: far below where dates overflow
@@ -107,8 +107,7 @@ class Schedule:
         """When the cron expression fires next; None if not within fifty years."""
         if self.cron is None:
             return None
-        fires = next(CronSim(self.cron, moment.astimezone(_zone(self.time_zone))), None)
-        return None if fires is None else fires.astimezone(UTC)
+        return next_fire(self.cron, moment, zone_of(self.time_zone))
 
 
 def _duration(text: str, min_seconds: int) -> int:
@@ -146,17 +145,8 @@ def _cron(text: str) -> str:
 
 
 def _known_zone(name: str) -> str:
-    _zone(name)
+    zone_of(name)
     return name
-
-
-def _zone(name: str) -> tzinfo:
-    try:
-        return UTC if name == "UTC" else ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as e:
-        raise MillstreamError(
-            Code.SETTING_INVALID, f"unknown time zone {name!r}", hint="use a name such as Europe/Berlin"
-        ) from e
 
 
 def _hint_for(text: str) -> str:

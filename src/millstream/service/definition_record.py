@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
 
 from millstream.catalog import Catalog
-from millstream.catalog.models import Definition, Dependency, ObjectKind, SourceKind, StreamTable
+from millstream.catalog.models import Definition, Dependency, ObjectKind, SourceKind
 from millstream.engine.worker import Workers
 from millstream.lake import Compiled, Lake
 from millstream.lake.objects import fingerprint
@@ -25,10 +24,8 @@ class DefinitionRecord:
         self._catalog = catalog
         self._workers = workers
 
-    def definition(
-        self, compiled: Compiled, semantics: Mapping[str, str], before: StreamTable | None = None
-    ) -> Definition:
-        """A compiled query as it is recorded; `before` is what it takes the place of."""
+    def definition(self, compiled: Compiled, semantics: Mapping[str, str]) -> Definition:
+        """A compiled query as it is recorded."""
         dependencies: list[Dependency] = []
         recorded: dict[str, object] = {}
         for source in compiled.sources.values():
@@ -53,8 +50,6 @@ class DefinitionRecord:
         }
         if compiled.dialect != Dialect.SPARK:
             body["translation"] = {"text": compiled.query, "notices": list(compiled.translation_notices)}
-        if before is not None and before.is_populated:
-            body["previous"] = _shown(before)
         return Definition(
             original_query=compiled.written,
             dialect=compiled.dialect,
@@ -64,6 +59,11 @@ class DefinitionRecord:
             dependencies=tuple(dependencies),
             functions_used=tuple(compiled.functions),
         )
+
+    def can_record(self, name: str) -> bool:
+        """Whether something that a query reads is known to the catalog."""
+        parsed = TableName.parse(name)
+        return self._catalog.find(parsed) is not None or self._catalog.lake_object(ObjectKind.TABLE, parsed) is not None
 
     def _mark_of(self, kind: SourceKind, name: TableName) -> str:
         if name.database is not None:  # the tick compares it with the view's text in the database
@@ -86,17 +86,3 @@ class DefinitionRecord:
                 entry["table_id"] = self._workers.here().store.snapshot(where).table_id
         used = compiled.used_columns.get(source.id, ())
         return entry, Dependency(kind=kind, name=source.id, source_id=where, columns_used=used, fingerprint=mark)
-
-
-def _shown(table: StreamTable) -> Mapping[str, Any]:
-    """What a table's view shows, kept for readers until another definition is loaded."""
-    body = table.definition.body
-    if table.public_stage.version is None and "previous" in body:
-        previous: Mapping[str, Any] = body["previous"]
-        return previous
-    return {
-        "path": table.public_stage.path,
-        "outputs": body["outputs"],
-        "hides_rows": body["hides_rows"],
-        "columns": [name for name, _ in table.definition.columns],
-    }

@@ -1,26 +1,20 @@
-"""Creating, altering, dropping and recompiling stream tables. Nothing half-made is left behind by a failure."""
+"""Compiling, creating and dropping stream tables, and preparing other definitions for them (see `replacing`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from millstream.catalog import Catalog
-from millstream.catalog.models import (
-    LakeObject,
-    NewStreamTable,
-    SourceKind,
-    Stage,
-    StreamTable,
-    new_id,
-)
+from millstream.catalog.models import Definition, LakeObject, NewStreamTable, SourceKind, StreamTable, new_id
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled, Lake, compile_query
 from millstream.naming import TableName
+from millstream.reasons import Reason
 from millstream.results import RefreshMode
-from millstream.scheduler.schedule import Schedule
 from millstream.service.captured import CapturedTables
 from millstream.service.change_feeds import ChangeFeeds
 from millstream.service.definition_record import DefinitionRecord
@@ -35,6 +29,7 @@ from millstream.service.dialects import (
 )
 from millstream.service.notices import FullRefreshWarning, NoticeWarning, tell
 from millstream.service.recorded import AsItIs, AsRecorded
+from millstream.service.schedules import checked_schedule
 from millstream.service.source_changes import change_of, is_another, misfit
 from millstream.service.stage_storage import StageStorage
 from millstream.settings import Settings
@@ -125,15 +120,17 @@ class Definitions:
         """The compiled definition of a table, over what its sources and views were when it was made."""
         key = _key(table)
         if key not in self._cache:
-            recorded = AsRecorded(table.definition.body)
-            functions = table.definition.body["functions"]
             try:
-                self._cache[key] = self._compile_again(table, table.refresh_mode, recorded, functions)
+                self._cache[key] = self.as_recorded(table, table.refresh_mode)
             except MillstreamError as error:
                 if (about := self._about_functions(table, error)) is None:
                     raise
                 raise about from error
         return self._cache[key]
+
+    def as_recorded(self, table: StreamTable, mode: RefreshMode) -> Compiled:
+        """A table's query compiled for a mode, over what its sources and views were when it was made."""
+        return self._compile_again(table, mode, AsRecorded(table.definition.body), table.definition.body["functions"])
 
     def _about_functions(self, table: StreamTable, error: MillstreamError) -> MillstreamError | None:
         """Of all a definition has recorded, only its SQL functions are looked up in the lake as it is."""
@@ -178,7 +175,11 @@ class Definitions:
         if self._current_at.get(key) != generation:
             for dependency in table.definition.dependencies:
                 if change := change_of(self._catalog, dependency):
-                    return f"SOURCE_CHANGED: {dependency.name} {change}"
+                    is_altered = (
+                        dependency.kind is SourceKind.STREAM_TABLE and table.reinit_reason == Reason.QUERY_ALTERED
+                    )
+                    why = Reason.QUERY_ALTERED if is_altered else Reason.SOURCE_CHANGED
+                    return f"{why}: {dependency.name} {change}"
             self._current_at[key] = generation
         if table.definition.body["fingerprint"] != compiled.fingerprint:
             return "LAYOUT: the stored table was made by another version of millstream"
@@ -194,64 +195,25 @@ class Definitions:
                 return f"SOURCE_CHANGED: {source.id} {change}"
         return None
 
-    def rebind(self, table: StreamTable, reason: str) -> tuple[StreamTable, Compiled]:
-        """Compile a definition anew after what it reads has changed; the next refresh starts over.
-
-        The stored table stays if its layout does, else the old one stays readable until `settle`.
+    def recompile(self, table: StreamTable, mode: RefreshMode) -> Compiled:
+        """Compile a table's query over what it reads now, under the settings it was defined with.
 
         Raises:
-            MillstreamError: SOURCE_CHANGED if the query no longer fits; the table is then in ERROR.
+            MillstreamError: SOURCE_CHANGED if the query no longer fits.
         """
-        try:
+        with fitting(table):
             live = AsItIs(self._lake, self._feeds.obstacle, table.definition.body["sources"])
             if table.definition.dialect != Dialect.SPARK:  # the types it was translated for may have changed
                 compiled = self._compile_translated(
-                    table.definition.original_query, table.refresh_mode, live, table.definition.settings
+                    table.definition.original_query, mode, live, table.definition.settings
                 )
             else:
                 functions = self._functions(table.definition.original_query, live)
-                compiled = self._compile_again(table, table.refresh_mode, live, functions)
+                compiled = self._compile_again(table, mode, live, functions)
             if [c.name for c in compiled.columns] != [n for n, _ in table.definition.columns]:
                 raise MillstreamError(Code.SOURCE_CHANGED, "the query now has other output columns")
-            self._refuse_cycle(table, compiled)
-            with self._captured.beginning(compiled.used_columns):
-                self._feeds.switch_on(compiled)
-                return self._rebound(table, compiled, reason)
-        except MillstreamError as cause:
-            if cause.code in _PASSING:
-                raise
-            error = MillstreamError(
-                Code.SOURCE_CHANGED,
-                f"what {table.name} reads has changed and its query no longer fits: {cause.message}",
-                hint=f"ALTER STREAM TABLE {table.name} AS <a query that fits>, or undo the change",
-            )
-            self._catalog.set_error(table.id, f"{error.code}: {error.message}")
-            raise error from cause
-
-    def _rebound(self, table: StreamTable, compiled: Compiled, reason: str) -> tuple[StreamTable, Compiled]:
-        stages = self._new_stages(table, compiled)
-        definition = self._record.definition(compiled, table.definition.settings, table)
-        self._catalog.recompile_stream_table(table.id, definition, stages)
-        self._catalog.mark_needs_reinit(table.id, reason)
-        found = self._catalog.find_by_id(table.id)
-        assert found is not None
-        self._cache[_key(found)] = compiled
-        return found, compiled
-
-    def restore(self, table: StreamTable) -> None:
-        """Undo `rebind` after the refresh that needed it has failed."""
-        now = self._catalog.find_by_id(table.id)
-        if now is None or now.public_stage.path == table.public_stage.path:
-            return
-        self._catalog.recompile_stream_table(table.id, table.definition, table.stages)
-        self._storage.remove(now.stages)
-
-    def settle(self, table: StreamTable) -> None:
-        """Show what a new definition has loaded, and remove what earlier ones, or crashes, have left."""
-        body = {k: v for k, v in table.definition.body.items() if k != "previous"}
-        self._catalog.recompile_stream_table(table.id, replace(table.definition, body=body))
-        self._lake.sync()
-        self._storage.sweep(table)
+            self.refuse_cycle(table, compiled)
+            return compiled
 
     def watch(
         self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
@@ -268,7 +230,7 @@ class Definitions:
 
     def create(self, name: TableName, query: str, schedule: str, mode: RefreshMode, dialect: str | None) -> StreamTable:
         """Record a stream table with empty stored tables; it is filled by its first refresh."""
-        parsed = Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds)
+        parsed = checked_schedule(schedule, self._workers.semantics(), self._settings.min_schedule_seconds)
         if name.database is not None:
             raise MillstreamError(
                 Code.NAME_INVALID,
@@ -303,29 +265,35 @@ class Definitions:
                 raise
         self._cache[_key(table)] = compiled
         self._lake.sync()
-        _tell_about(name, compiled, mode)
+        tell_about(name, compiled, mode)
         return table
 
-    def redefine(
-        self,
-        table: StreamTable,
-        query: str,
-        mode: RefreshMode | None = None,
-        dialect: str | None = None,
-        *,
-        accept: Callable[[StreamTable, Compiled], None],
-    ) -> StreamTable:
-        """Give a stream table another query; it and its readers are reinitialised at their next refresh.
+    # A definition that takes the place of another
 
-        Args:
-            dialect: of the new query; that of the old one unless given.
-            accept: raises if the new query's result is not fit for what depends on it outside of the lake.
+    def is_same(self, table: StreamTable, compiled: Compiled, semantics: Mapping[str, str]) -> bool:
+        """Whether a query is what a stream table has, over what its sources are now."""
+        known = table.definition
+        if (compiled.written, compiled.dialect, dict(semantics)) != (
+            known.original_query,
+            known.dialect,
+            dict(known.settings),
+        ) or set(compiled.sources) != set(known.body["sources"]):
+            return False
+        if not all(self._record.can_record(name) for name in compiled.sources):
+            return False  # a table of a database that was gone, and is not captured again yet
+        new = self._record.definition(compiled, semantics)
+        return _compared(new) == _compared(known)
+
+    def semantics(self) -> Mapping[str, str]:
+        """The settings of the user's session that are part of a query's meaning."""
+        return self._workers.semantics()
+
+    def refuse_other_columns(self, table: StreamTable, compiled: Compiled) -> None:
+        """Refuse a query with other columns for a stream table that others read.
 
         Raises:
-            MillstreamError: INCOMPATIBLE_CHANGE if the columns differ and something reads it; CYCLE.
+            MillstreamError: INCOMPATIBLE_CHANGE.
         """
-        compiled = self.compile(query, mode or table.refresh_mode, dialect or table.definition.dialect)
-        self._refuse_cycle(table, compiled)
         old = [(n.lower(), t) for n, t in table.definition.columns]
         readers = self._catalog.dependents(table.name)
         if readers and [(c.name.lower(), c.type) for c in compiled.columns] != old:
@@ -334,39 +302,56 @@ class Definitions:
                 f"the new query has other columns, and {', '.join(map(str, readers))} read {table.name}",
                 hint="keep the names and types of the columns, or drop the readers first",
             )
-        accept(table, compiled)
-        return self._replace(table, compiled, self._workers.semantics(), mode)
 
-    def change_mode(self, table: StreamTable, mode: RefreshMode) -> StreamTable:
-        """Give a stream table another refresh mode; it starts over only where it has to be stored otherwise."""
-        functions = table.definition.body["functions"]
-        recorded = AsRecorded(table.definition.body)
-        compiled = self._compile_again(table, mode, recorded, functions)
-        if compiled.fingerprint == table.definition.body["fingerprint"]:
-            self._feeds.switch_on(compiled)
-            return self._catalog.alter_stream_table(table.name, refresh_mode=mode)
-        return self._replace(table, compiled, table.definition.settings, mode)
+    @contextmanager
+    def candidate(
+        self, table: StreamTable, compiled: Compiled, semantics: Mapping[str, str], mode: RefreshMode
+    ) -> Iterator[StreamTable]:
+        """A stream table as it would be under another definition, its sources captured and its stages empty.
 
-    def _replace(
-        self, table: StreamTable, compiled: Compiled, semantics: Mapping[str, str], mode: RefreshMode | None
-    ) -> StreamTable:
+        To be loaded and recorded inside the block; if that fails, what was made for it is removed.
+
+        Raises:
+            MillstreamError: what `CapturedTables.beginning` raises, SOURCE_NO_CHANGE_FEED, LAKE_UNWRITABLE.
+        """
         with self._captured.beginning(compiled.used_columns):
             self._feeds.switch_on(compiled)
-            stages = self._new_stages(table, compiled)
+            stages = self._storage.create(table.name, compiled)
             try:
-                definition = self._record.definition(compiled, semantics, table)
-                updated = self._catalog.alter_stream_table(
-                    table.name, refresh_mode=mode, definition=definition, stages=stages
+                made = replace(
+                    table,
+                    definition=self._record.definition(compiled, semantics),
+                    refresh_mode=mode,
+                    stages=stages,
+                    is_populated=False,
+                    data_timestamp=None,
+                    frontier={},
+                    base_frontier={},
+                    needs_reinit=False,
+                    reinit_reason=None,
+                    open_refresh_id=None,
                 )
+                self._cache[_key(made)] = compiled
+                yield made
             except BaseException:
-                if stages is not None:
+                now = self._catalog.find_by_id(table.id)
+                if now is None or now.public_stage.id not in {stage.id for stage in stages}:
                     self._storage.remove(stages)
                 raise
-        self._captured.end_unread(_read_by(table))
-        self._cache[_key(updated)] = compiled
+
+    def settle(self, before: StreamTable, after: StreamTable) -> None:
+        """Show a definition that has taken effect, and remove what is left of the one before."""
         self._lake.sync()
-        _tell_about(table.name, compiled, mode or table.refresh_mode)
-        return updated
+        self._storage.sweep(after)
+        self._captured.end_unread(_read_by(before) - _read_by(after))
+
+    def sweep(self, table: StreamTable) -> None:
+        """Remove what definitions of a stream table that never took effect have left; the caller holds its lock."""
+        self._storage.sweep(table)
+
+    def switch_on_feeds(self, compiled: Compiled) -> None:
+        """Have the sources of a query record their changes."""
+        self._feeds.switch_on(compiled)
 
     def drop(self, name: TableName, *, cascade: bool, lost: str | None = None) -> tuple[StreamTable, ...]:
         """Forget a stream table and delete what it stored; `lost` is a database where nothing can be ended."""
@@ -378,13 +363,8 @@ class Definitions:
         self._captured.end_unread({name for name in read if lost is None or TableName.parse(name).database != lost})
         return dropped
 
-    def _new_stages(self, table: StreamTable, compiled: Compiled) -> tuple[Stage, ...] | None:
-        """Stored tables for another definition; None if those of the present one suit it."""
-        same = compiled.fingerprint == table.definition.body["fingerprint"]
-        return None if same else self._storage.create(table.name, compiled)
-
-    def _refuse_cycle(self, table: StreamTable, compiled: Compiled) -> None:
-        """Before anything else is said about the new query; the catalog checks again when it is recorded."""
+    def refuse_cycle(self, table: StreamTable, compiled: Compiled) -> None:
+        """Refuse a query that reads the stream table itself; the catalog checks again when it is recorded."""
         pending, seen = list(compiled.sources), set[str]()
         while pending:
             name = pending.pop()
@@ -404,7 +384,36 @@ def _read_by(table: StreamTable) -> set[str]:
     return {d.name for d in table.definition.dependencies if d.kind is SourceKind.TABLE}
 
 
-def _tell_about(name: TableName, compiled: Compiled, mode: RefreshMode) -> None:
+def _compared(definition: Definition) -> tuple[object, ...]:
+    """What two definitions have to agree in to be the same, as the catalog would give it back."""
+    body = {k: v for k, v in definition.body.items() if k != "stamp"}
+    dependencies = sorted(
+        (d.kind, d.name, d.source_id, *d.columns_used, d.fingerprint) for d in definition.dependencies
+    )
+    return json.loads(json.dumps(body)), definition.columns, dependencies
+
+
+@contextmanager
+def fitting(table: StreamTable) -> Iterator[None]:
+    """What is wrong with a query that was in order once is due to what it reads.
+
+    Raises:
+        MillstreamError: SOURCE_CHANGED.
+    """
+    try:
+        yield
+    except MillstreamError as cause:
+        if cause.code in _PASSING:
+            raise
+        raise MillstreamError(
+            Code.SOURCE_CHANGED,
+            f"what {table.name} reads has changed and its query no longer fits: {cause.message}",
+            hint=f"ALTER STREAM TABLE {table.name} AS <a query that fits>, or undo the change",
+        ) from cause
+
+
+def tell_about(name: TableName, compiled: Compiled, mode: RefreshMode) -> None:
+    """Warn of what a user should know about a definition."""
     if mode is RefreshMode.AUTO and compiled.reasons:
         tell(f"{name} will be recomputed at each refresh: {'; '.join(compiled.reasons)}", FullRefreshWarning)
     for notice in compiled.notices:

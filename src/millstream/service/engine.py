@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -18,11 +20,14 @@ from millstream.refresh.serving import TableServer
 from millstream.service.captured import CapturedTables
 from millstream.service.definitions import Definitions
 from millstream.service.notices import ServingWarning, tell
+from millstream.service.replacing import Replacements
 from millstream.service.serving import ServingDefinitions
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -46,7 +51,9 @@ class Engine:
         warehouse = root / "tables"
         if spark is None:
             progress("starting Spark")
+            started = time.perf_counter()
             self.spark = create_session(settings, warehouse)
+            _log.info("started Spark in %.0f ms", (time.perf_counter() - started) * 1000)
         else:
             self.spark = adopt_session(spark, settings)
             use_lake(spark, warehouse)
@@ -60,6 +67,16 @@ class Engine:
             self.servings = ServingDefinitions(catalog, self.workers, self.server, settings, keys.of_query)
             self.coordinator = Coordinator(
                 catalog, self.workers, locks, settings, self.definitions, self.captured, self.server, clock, progress
+            )
+            self.replacements = Replacements(
+                catalog,
+                self.workers,
+                locks,
+                self.definitions,
+                self.servings,
+                self.server,
+                self.coordinator,
+                clock,
             )
             self.lake.sync()
             self.captured.end_forgotten()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -15,12 +17,11 @@ from millstream.catalog.models import SourceKind, StreamTable
 from millstream.engine.analyzer import explained
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.errors import Code, MillstreamError
-from millstream.lake import Compiled
 from millstream.naming import TableName, split_name
 from millstream.refresh.full_text import run_text
 from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
 from millstream.refresh.locks import locks_for
-from millstream.refresh.runner import OtherSourcesError
+from millstream.refresh.runner import OutdatedError
 from millstream.refresh.verify import compare
 from millstream.results import (
     CdcHealth,
@@ -32,16 +33,19 @@ from millstream.results import (
     RefreshStats,
     SlotHealth,
     SourceStatus,
+    Status,
     StreamTableStatus,
     VerifyResult,
 )
 from millstream.scheduler.dag import Dag
-from millstream.scheduler.schedule import Schedule
+from millstream.scheduler.schedule import CALCULATED, Schedule
 from millstream.service.attached_reads import readable
 from millstream.service.attaching import Attaching
 from millstream.service.cdc_health import captures_of, slots_of
 from millstream.service.engine import Engine
 from millstream.service.explain import explanation
+from millstream.service.replacing import TRIES, Change, dag_of, kept_changing
+from millstream.service.schedules import checked_schedule, schedule_of
 from millstream.service.serving import ServeOptions
 from millstream.service.statements import Statements
 from millstream.service.words import parse_mode, parse_status
@@ -52,7 +56,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+_log = logging.getLogger(__name__)
+
 DEFAULT_LAKE = "./lake"
+LAKE_VARIABLE = "MILLSTREAM_LAKE"
 CONFIG_FILE = "millstream.toml"
 Progress = Callable[[str], None]
 
@@ -67,7 +74,7 @@ def connect(
     """Open a lake; the directory is made if it is not there. Spark is started by the first call that needs it.
 
     Args:
-        lake: the lake's directory, by default `./lake`.
+        lake: the lake's directory; by default what the environment variable MILLSTREAM_LAKE says, else `./lake`.
         config: a `millstream.toml`; by default the one in the lake's directory, if any.
         spark: an existing session to work in; by default one is started for the lake.
         progress: called with a few words when a longer piece of work begins.
@@ -75,10 +82,16 @@ def connect(
     Raises:
         MillstreamError: LAKE_UNWRITABLE, SETTING_INVALID, CATALOG_UNAVAILABLE.
     """
-    root = Path(lake if lake is not None else DEFAULT_LAKE).resolve()
+    root = Path(lake if lake is not None else os.environ.get(LAKE_VARIABLE) or DEFAULT_LAKE).resolve()
     found = Path(config) if config is not None else root / CONFIG_FILE
     settings = Settings.load(found) if config is not None or found.exists() else Settings()
-    return Millstream(root, settings, spark, progress or (lambda _: None))
+
+    def logged(phase: str) -> None:
+        _log.info("%s", phase)
+        if progress is not None:
+            progress(phase)
+
+    return Millstream(root, settings, spark, logged)
 
 
 class Millstream:
@@ -175,7 +188,7 @@ class Millstream:
         self,
         name: str,
         query: str,
-        schedule: str = "1m",
+        schedule: str | None = "1m",
         refresh_mode: str = "AUTO",
         initialize: bool = True,
         dialect: str | None = None,
@@ -188,6 +201,7 @@ class Millstream:
         """Declare a query whose result is kept up to date, and load it unless `initialize` is false.
 
         Args:
+            schedule: how stale it may become, or when it is refreshed; None is CALCULATED.
             dialect: `spark` or `postgres`; unless given, `postgres` where every table it reads, through stream tables
                 and views, is one of a PostgreSQL database.
             serve_to: a table of an attached database, `database.schema.table`, that shall hold the result too; the
@@ -200,7 +214,9 @@ class Millstream:
         options = ServeOptions(serve_to, user_triggers, owner, tuple(grants)) if serve_to is not None else None
         if options is not None:
             self._engine.servings.check(options)
-        made = self._engine.definitions.create(parsed, query, schedule, parse_mode(refresh_mode), dialect)
+        made = self._engine.definitions.create(
+            parsed, query, CALCULATED if schedule is None else schedule, parse_mode(refresh_mode), dialect
+        )
         try:
             if options is not None:
                 self._engine.servings.declare(made, options)
@@ -218,6 +234,7 @@ class Millstream:
         *,
         schedule: str | None = None,
         refresh_mode: str | None = None,
+        initialize: bool = True,
         dialect: str | None = None,
         serve_to: str | None = None,
         user_triggers: str | None = None,
@@ -226,36 +243,28 @@ class Millstream:
     ) -> None:
         """What CREATE OR REPLACE does to a stream table that exists: another definition under the same name.
 
+        The new definition takes effect with its contents, or nothing changes. One that is the same in every respect
+        does nothing, and one that differs in schedule, mode or serving only changes those.
+
         Args:
+            initialize: whether the new contents are loaded; otherwise it is empty until its next refresh.
             serve_to: where it is to be served from now on; what it was served as under another name is dropped.
 
         Raises:
             MillstreamError: as `create_stream_table` and `alter_stream_table`.
         """
-        parsed = TableName.parse(name)
         options = ServeOptions(serve_to, user_triggers, owner, tuple(grants)) if serve_to is not None else None
-        servings = self._engine.servings
-        moves = options is not None and not servings.is_served_as(self._catalog.get(parsed), options.to)
-        accept: Callable[[StreamTable, Compiled], None] = servings.refuse_other_columns
-        if options is not None and moves:
-            servings.check(options)
-            accept = partial(servings.rehearse, options=options)
-        meant = dialect or self._engine.definitions.default_dialect(query)
-        self._alter(
-            parsed,
-            query=query,
-            schedule=schedule,
-            refresh_mode=refresh_mode,
-            dialect=meant,
-            accept=accept,
+        self._engine.replacements.apply(
+            TableName.parse(name),
+            Change(
+                query=query,
+                dialect=dialect or self._engine.definitions.default_dialect(query),
+                mode=parse_mode(refresh_mode) if refresh_mode is not None else None,
+                schedule=self._checked(schedule) if schedule is not None else None,
+                serve=options,
+                initialize=initialize,
+            ),
         )
-        if options is not None:
-            with self._locks.acquire([self._catalog.get(parsed).id]):
-                table = self._catalog.get(parsed)
-                if moves:
-                    servings.stop(table)
-                servings.declare(table, options)
-        self._refresh(parsed, InitiatedBy.INITIAL)
 
     def alter_stream_table(
         self,
@@ -267,52 +276,36 @@ class Millstream:
         status: str | None = None,
         dialect: str | None = None,
     ) -> None:
-        """Change a stream table; None leaves a thing as it is. A new query starts over at the next refresh.
+        """Change a stream table; None leaves a thing as it is.
+
+        A new query takes effect with its contents, or nothing changes; so does another refresh mode where it needs
+        other stored tables. A table that was never loaded stays so.
 
         Args:
             dialect: of the new query, `spark` or `postgres`; that of the old one unless given.
 
         Raises:
             MillstreamError: NOT_A_STREAM_TABLE, INCOMPATIBLE_CHANGE, CYCLE, SCHEDULE_INVALID, MODE_INVALID,
-                STATUS_INVALID.
+                STATUS_INVALID; what is wrong with the query, or why it cannot be loaded.
         """
-        self._alter(
-            TableName.parse(name),
+        parsed = TableName.parse(name)
+        change = Change(
             query=query,
-            schedule=schedule,
-            refresh_mode=refresh_mode,
-            status=status,
             dialect=dialect,
-            accept=self._engine.servings.refuse_other_columns if query is not None else _anything,
+            mode=parse_mode(refresh_mode) if refresh_mode is not None else None,
+            schedule=self._checked(schedule) if schedule is not None else None,
+            status=parse_status(status) if status is not None else None,
         )
+        if query is not None or change.mode not in (None, self._catalog.get(parsed).refresh_mode):
+            self._engine.replacements.apply(parsed, change)
+        else:
+            if change.schedule is not None:
+                checked_schedule(change.schedule, self._catalog.get(parsed).definition.settings)
+            self._catalog.alter_stream_table(parsed, schedule=change.schedule, status=change.status)
 
-    def _alter(
-        self,
-        parsed: TableName,
-        *,
-        query: str | None,
-        schedule: str | None,
-        refresh_mode: str | None,
-        dialect: str | None,
-        accept: Callable[[StreamTable, Compiled], None],
-        status: str | None = None,
-    ) -> None:
-        mode = parse_mode(refresh_mode) if refresh_mode is not None else None
-        checked = (
-            Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds).text
-            if schedule is not None
-            else None
-        )
-        new_status = parse_status(status) if status is not None else None
-        if query is not None or mode is not None:
-            with self._locks.acquire([self._catalog.get(parsed).id]):  # not while it is being refreshed
-                table = self._catalog.get(parsed)
-                if query is not None:
-                    self._engine.definitions.redefine(table, query, mode, dialect, accept=accept)
-                elif mode is not None and mode is not table.refresh_mode:
-                    self._engine.definitions.change_mode(table, mode)
-        if checked is not None or new_status is not None or (query is None and mode is None):
-            self._catalog.alter_stream_table(parsed, schedule=checked, status=new_status)
+    def _checked(self, schedule: str) -> str:
+        """A schedule's text; that it fits the table's time zone is seen when it is set."""
+        return Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds).text
 
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> None:
         """Drop a stream table and what it is served as; with `cascade` also what reads it, here and there.
@@ -332,6 +325,7 @@ class Millstream:
             for table_id in () if is_refused else reversed(ids):
                 if (table := self._catalog.find_by_id(table_id)) is not None:
                     self._engine.servings.stop(table, cascade=cascade, lost=lost)
+                    self._engine.definitions.sweep(table)
             self._engine.definitions.drop(parsed, cascade=cascade, lost=lost)
 
     # PostgreSQL databases
@@ -463,6 +457,7 @@ class Millstream:
 
     def _refresh(self, name: TableName, initiated_by: InitiatedBy, mode: RefreshMode | None = None) -> RefreshResult:
         self._catalog.get(name)
+        followed: Counter[str] = Counter()
         while True:
             self._engine.lake.sync()
             try:
@@ -472,8 +467,15 @@ class Millstream:
                 raise
             try:
                 return self._engine.coordinator.refresh(chain, initiated_by, mode)
-            except OtherSourcesError:
-                self._progress(f"{name} reads other tables than before")
+            except OutdatedError as outdated:
+                self._progress(f"compiling {outdated.table.name} again: {outdated.reason}")
+                is_last = outdated.table.name == name
+                result = self._engine.replacements.follow(outdated, initiated_by, mode if is_last else None)
+                if is_last and result is not None:
+                    return result
+                followed[outdated.table.id] += 1
+                if followed[outdated.table.id] >= TRIES:
+                    raise kept_changing(outdated.table.name) from None
 
     # Looking
 
@@ -485,7 +487,7 @@ class Millstream:
         """Per stream table, its refreshes added up."""
         stale_after: dict[TableName, float] = {}
         tables = self._catalog.list()
-        schedules = {str(t.name): Schedule.parse(t.schedule) for t in tables}
+        schedules = {str(t.name): schedule_of(t) for t in tables}
         for name, schedule in self.dag().effective_schedules(schedules).items():
             if schedule is not None and schedule.seconds is not None:
                 stale_after[TableName.parse(name)] = float(schedule.seconds)
@@ -503,6 +505,18 @@ class Millstream:
         stamp = self._catalog.get(TableName.parse(name)).data_timestamp
         return (self._clock() - stamp).total_seconds() if stamp is not None else None
 
+    def next_due(self, name: str) -> datetime | None:
+        """When a stream table is due to be refreshed next; None for one that is suspended, or only when it is asked.
+
+        A cron expression is about the time zone that the query was defined in; CALCULATED goes by what reads the table.
+        """
+        table = self._catalog.get(TableName.parse(name))
+        schedules = {str(t.name): schedule_of(t) for t in self._catalog.list()}
+        schedule = self.dag().effective_schedules(schedules)[str(table.name)]
+        if schedule is None or table.status is Status.SUSPENDED:
+            return None
+        return schedule.next_due(table.data_timestamp, self._clock())
+
     def explain(self, name: str) -> Explanation:
         """How a stream table is maintained."""
         table = self._catalog.get(TableName.parse(name))
@@ -519,12 +533,7 @@ class Millstream:
 
     def dag(self) -> Dag:
         """What reads what."""
-        return Dag.build(
-            {
-                str(table.name): [d.name for d in table.definition.dependencies if d.kind is not SourceKind.FUNCTION]
-                for table in self._catalog.list()
-            }
-        )
+        return dag_of(self._catalog)
 
     def verify(self, name: str) -> VerifyResult:
         """Compare the contents with the query at the frontier.
@@ -569,7 +578,3 @@ class Millstream:
             contents = contents.where("__ms_visible")
         contents = contents.select(*layout.outputs)
         return compare(contents, expected, self._settings.verify_relative_tolerance)
-
-
-def _anything(table: StreamTable, compiled: Compiled) -> None:
-    """What nothing outside of the lake depends on may be redefined at will."""

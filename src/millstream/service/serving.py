@@ -133,6 +133,20 @@ class ServingDefinitions:
             },
         )
 
+    def wanted(self, table: StreamTable, options: ServeOptions | None) -> Serving | None:
+        """Where and how a stream table is to be served; where nothing is said, as it is.
+
+        Raises:
+            MillstreamError: NAME_INVALID, NOT_ATTACHED, NAME_TAKEN, SETTING_INVALID, DATABASE_UNREACHABLE.
+        """
+        present = self._server.serving_of(table)
+        if options is None:
+            return present
+        if present is not None and self.is_served_as(table, options.to):
+            return self._changed(present, options)
+        self.check(options)
+        return self._declared(table, options)
+
     def rehearse(self, table: StreamTable, compiled: Compiled, options: ServeOptions) -> None:
         """See whether a stream table with a new query can be served under another name: try it, and take it back.
 
@@ -156,18 +170,22 @@ class ServingDefinitions:
                 sink.drop(target_of(old), cascade=False)
 
     def _change(self, table: StreamTable, serving: Serving, options: ServeOptions) -> None:
-        """Give what a stream table is served as the options that were given; others stay as they are."""
+        """Give what a stream table is served as the options that were given."""
+        changed = self._changed(serving, options)
+        if changed != serving:
+            with self._server.sink(changed, table) as sink:
+                sink.grant(target_of(changed))
+            self._catalog.put_serving(changed)
+
+    def _changed(self, serving: Serving, options: ServeOptions) -> Serving:
+        """With the options that were given; others stay as they are."""
         details = dict(serving.details)
         if options.user_triggers is not None:
             details["user_triggers"] = self._triggers(options)
         if options.owner is not None:
             details["owner"] = options.owner
         details["grants"] = list(dict.fromkeys([*details.get("grants", ()), *options.grants]))
-        changed = replace(serving, details=details)
-        if changed != serving:
-            with self._server.sink(changed, table) as sink:
-                sink.grant(target_of(changed))
-            self._catalog.put_serving(changed)
+        return replace(serving, details=details)
 
     def is_served_as(self, table: StreamTable, to: str) -> bool:
         """Whether a stream table is served under a name already."""

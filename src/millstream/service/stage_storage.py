@@ -4,6 +4,7 @@ new one is loaded.
 
 from __future__ import annotations
 
+import glob
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -46,6 +47,6 @@ class StageStorage:
 
     def sweep(self, table: StreamTable) -> None:
         """Delete what earlier definitions of a stream table, or crashes, have left."""
-        for directory in self._root.glob(f"{table.name}-????????"):
+        for directory in self._root.glob(f"{glob.escape(str(table.name))}-????????"):
             if str(directory) not in {str(Path(s.path).parent) for s in table.stages}:
                 shutil.rmtree(directory, ignore_errors=True)

@@ -85,7 +85,13 @@ class Statements:
         with _pointing_into(text, s.query, s.query_offset):
             if exists and s.or_replace:
                 self._facade.replace_stream_table(
-                    str(s.name), s.query, schedule=schedule, refresh_mode=mode, dialect=s.dialect, **_serving(s.serve)
+                    str(s.name),
+                    s.query,
+                    schedule=schedule,
+                    refresh_mode=mode,
+                    initialize=not s.with_no_data,
+                    dialect=s.dialect,
+                    **_serving(s.serve),
                 )
             else:
                 self._facade.create_stream_table(
@@ -162,6 +168,7 @@ class Statements:
             ("# Status", str(table.status) + (f" ({table.status_reason})" if table.status_reason else "")),
             ("# Refresh mode", str(table.refresh_mode)),
             ("# Schedule", table.schedule),
+            ("# Next due", str(due) if (due := self._facade.next_due(str(s.name))) is not None else None),
             ("# Reads", ", ".join(d.name for d in table.definition.dependencies)),
             ("# Data timestamp", str(table.data_timestamp)),
             ("# Served as", next((v.name for v in self._catalog.servings() if v.table_id == table.id), None)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from millstream.catalog.models import Frontier, Intent, NoData, RefreshOutcome, RefreshStart
+from millstream.catalog.models import Frontier, Intent, Load, NoData, RefreshOutcome, RefreshStart
 from millstream.catalog.schema import intents, refresh_history, stream_tables
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
@@ -42,20 +42,14 @@ _SUCCEED_IDLE = _SUCCEED.where(~sa.exists().where(intents.c.stream_table_id == s
 _INSERT = sa.insert(refresh_history)
 
 
+def intended(connection: Connection, refresh_id: int, start: RefreshStart, now: datetime) -> Intent:
+    """What a refresh is about to commit; not recorded."""
+    return _intent(refresh_id, start, _mark_and_refresh(connection, start.table_id)[0], now)
+
+
 def begin(connection: Connection, refresh_id: int, start: RefreshStart, now: datetime) -> Intent:
     """Record a running refresh and what it is about to commit."""
-    intent = Intent(
-        table_id=start.table_id,
-        refresh_id=refresh_id,
-        action=start.action,
-        data_timestamp=start.data_timestamp,
-        old_frontier=dict(start.old_frontier),
-        new_frontier=dict(start.new_frontier),
-        base_frontier=dict(start.base_frontier),
-        plan=dict(start.plan),
-        reinit_mark=_mark_of_idle_table(connection, start.table_id),
-        created_at=now,
-    )
+    intent = _intent(refresh_id, start, _mark_of_idle_table(connection, start.table_id), now)
     row = _row(refresh_id, start.table_id, start.action, RefreshStatus.RUNNING, start.initiated_by, now)
     row |= {
         "data_timestamp": start.data_timestamp,
@@ -80,18 +74,65 @@ def begin(connection: Connection, refresh_id: int, start: RefreshStart, now: dat
     return intent
 
 
+def _intent(refresh_id: int, start: RefreshStart, mark: int, now: datetime) -> Intent:
+    return Intent(
+        table_id=start.table_id,
+        refresh_id=refresh_id,
+        action=start.action,
+        data_timestamp=start.data_timestamp,
+        old_frontier=dict(start.old_frontier),
+        new_frontier=dict(start.new_frontier),
+        base_frontier=dict(start.base_frontier),
+        plan=dict(start.plan),
+        reinit_mark=mark,
+        created_at=now,
+    )
+
+
 def complete(connection: Connection, intent: Intent, outcome: RefreshOutcome, now: datetime) -> None:
     """Move a stream table to what its refresh committed. Its stages are the caller's."""
-    action = outcome.action or intent.action
+    _succeed(connection, intent, outcome, now)
+    close_intent(connection, intent)
+    _finish(connection, intent, _completed(intent, outcome), now, outcome.duration_ms)
+
+
+def loaded(connection: Connection, load: Load, now: datetime) -> None:
+    """Move a stream table to what its new definition was loaded with, and record that as a refresh."""
+    intent, outcome = load.intent, load.outcome
+    _succeed(connection, intent, outcome, now)
+    row = _row(
+        intent.refresh_id, intent.table_id, intent.action, RefreshStatus.COMPLETED, load.initiated_by, intent.created_at
+    )
+    row |= {"data_timestamp": intent.data_timestamp, "reason": load.reason, **_completed(intent, outcome)}
+    connection.execute(_INSERT, row)
+    _finish(connection, intent, {}, now, outcome.duration_ms)
+
+
+def supersede(connection: Connection, table_id: str, refresh_id: int, now: datetime) -> None:
+    """Give up a refresh that was cut short: what it was to maintain is replaced."""
+    connection.execute(sa.delete(intents).where(intents.c.stream_table_id == table_id))
+    running = (refresh_history.c.refresh_id == refresh_id) & (refresh_history.c.status == RefreshStatus.RUNNING)
+    values = {
+        "status": RefreshStatus.FAILED,
+        "error_code": Code.REFRESH_FAILED,
+        "error_message": "the process ended before the refresh did, and then the definition was replaced",
+        "end_time": now,
+    }
+    connection.execute(sa.update(refresh_history).where(running).values(values))
+
+
+def _succeed(connection: Connection, intent: Intent, outcome: RefreshOutcome, now: datetime) -> None:
     values = _moved(intent.table_id, intent.data_timestamp, intent.new_frontier, intent.base_frontier, now)
     values["is_populated"] = True
-    if action in _FROM_SCRATCH:
+    if (outcome.action or intent.action) in _FROM_SCRATCH:
         connection.execute(_SUCCEED_FROM_SCRATCH, values | {"seen_mark": intent.reinit_mark})
     else:
         connection.execute(_SUCCEED, values)
-    close_intent(connection, intent)
+
+
+def _completed(intent: Intent, outcome: RefreshOutcome) -> dict[str, Any]:
     finished = {
-        "action": action,
+        "action": outcome.action or intent.action,
         "status": RefreshStatus.COMPLETED,
         "rows_inserted": outcome.rows_inserted,
         "rows_updated": outcome.rows_updated,
@@ -100,9 +141,7 @@ def complete(connection: Connection, intent: Intent, outcome: RefreshOutcome, no
         "error_code": None,
         "error_message": None,
     }
-    if outcome.reason is not None:
-        finished["reason"] = outcome.reason
-    _finish(connection, intent, finished, now, outcome.duration_ms)
+    return finished if outcome.reason is None else {**finished, "reason": outcome.reason}
 
 
 def fail(
@@ -264,6 +303,14 @@ def _no_longer_open(intent: Intent) -> MillstreamError:
 
 def _mark_of_idle_table(connection: Connection, table_id: str) -> int:
     """How often a table was marked for reinitialisation; raises if it is gone or has an open refresh."""
+    mark, refresh_id, name = _mark_and_refresh(connection, table_id)
+    if refresh_id is not None:
+        raise open_refresh(name, refresh_id)
+    return mark
+
+
+def _mark_and_refresh(connection: Connection, table_id: str) -> tuple[int, int | None, TableName]:
+    """How often a table was marked for reinitialisation, and its open refresh; raises if it is gone."""
     chosen = (
         sa.select(stream_tables.c.reinit_mark, stream_tables.c.schema_name, stream_tables.c.name, intents.c.refresh_id)
         .outerjoin_from(stream_tables, intents)
@@ -273,9 +320,7 @@ def _mark_of_idle_table(connection: Connection, table_id: str) -> int:
     row = connection.execute(chosen).first()
     if row is None:
         raise MillstreamError(Code.NOT_A_STREAM_TABLE, f"there is no stream table with the id {table_id}")
-    if row.refresh_id is not None:
-        raise open_refresh(TableName(row.schema_name, row.name), row.refresh_id)
-    return int(row.reinit_mark)
+    return int(row.reinit_mark), row.refresh_id, TableName(row.schema_name, row.name)
 
 
 def open_refresh(name: TableName, refresh_id: int) -> MillstreamError:

@@ -41,7 +41,7 @@ def insert(connection: Connection, new: NewStreamTable, now: datetime) -> None:
     }
     connection.execute(sa.insert(stream_tables).values(values))
     dependencies.replace(connection, new.id, new.definition.dependencies)
-    _replace_stages(connection, new.id, new.stages)
+    _insert_stages(connection, new.id, new.stages)
 
 
 def locked(connection: Connection, name: TableName) -> Row[Any, Any, Any, Any]:
@@ -70,14 +70,30 @@ def update(connection: Connection, table_id: str, values: Mapping[str, Any], now
 
 
 def redefine(
-    connection: Connection, table_id: str, definition: Definition, new_stages: tuple[Stage, ...] | None, now: datetime
+    connection: Connection, table_id: str, definition: Definition, new_stages: tuple[Stage, ...], now: datetime
 ) -> None:
-    """Replace what a stream table computes, and its stages if given; a stage that keeps its id keeps its version."""
-    if not update(connection, table_id, _definition_values(definition), now):
-        raise MillstreamError(Code.NOT_A_STREAM_TABLE, f"there is no stream table with the id {table_id}")
+    """Replace what a stream table computes, and where it stores that."""
+    update(connection, table_id, _definition_values(definition), now)
     dependencies.replace(connection, table_id, definition.dependencies)
-    if new_stages is not None:
-        _replace_stages(connection, table_id, new_stages)
+    connection.execute(sa.delete(stages).where(stages.c.stream_table_id == table_id))
+    _insert_stages(connection, table_id, new_stages)
+
+
+def never_refreshed() -> dict[str, Any]:
+    """The columns of a stream table that has a definition and nothing else; a suspended one stays so."""
+    suspended = stream_tables.c.status == Status.SUSPENDED
+    return {
+        "status": sa.case((suspended, stream_tables.c.status), else_=sa.literal(Status.INITIALIZING.value)),
+        "status_reason": None,
+        "is_populated": False,
+        "data_timestamp": None,
+        "frontier": {},
+        "base_frontier": {},
+        "last_refresh_at": None,
+        "consecutive_errors": 0,
+        "needs_reinit": False,
+        "reinit_reason": None,
+    }
 
 
 def mark_reinit(connection: Connection, table_id: str, reason: str, now: datetime) -> None:
@@ -133,10 +149,7 @@ def _definition_values(definition: Definition) -> dict[str, Any]:
     }
 
 
-def _replace_stages(connection: Connection, table_id: str, items: tuple[Stage, ...]) -> None:
-    chosen = sa.select(stages.c.id, stages.c.version).where(stages.c.stream_table_id == table_id)
-    versions: dict[str, int | None] = {row.id: row.version for row in connection.execute(chosen)}
-    connection.execute(sa.delete(stages).where(stages.c.stream_table_id == table_id))
+def _insert_stages(connection: Connection, table_id: str, items: tuple[Stage, ...]) -> None:
     rows = [
         {
             "id": s.id,
@@ -144,7 +157,7 @@ def _replace_stages(connection: Connection, table_id: str, items: tuple[Stage, .
             "ordinal": s.ordinal,
             "path": s.path,
             "is_public": s.is_public,
-            "version": versions.get(s.id, s.version),
+            "version": s.version,
         }
         for s in items
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,6 +95,7 @@ class Captures:
         self._ticked: set[str] = set()
         self._switches: dict[str, Switch] = {}
         self._next_ending: dict[str, float] = {}
+        self._here = threading.local()
 
     def close(self) -> None:
         """Close the connections."""
@@ -188,7 +190,7 @@ class Captures:
             MillstreamError: UNKNOWN_TABLE, UNSUPPORTED_TYPE, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, LOCK_TIMEOUT, ...
         """
         databases = _databases(used)
-        with self._locks.acquire([_captures_key(d) for d in databases]):
+        with self._locks.acquire([_captures_key(d) for d in databases]), self._defining(databases):
             try:
                 said = [note for name, columns in used.items() if (note := self._begin(TableName.parse(name), columns))]
                 for database in databases:
@@ -198,6 +200,15 @@ class Captures:
                 for database in databases:
                     self._end_unread(database)
                 raise
+
+    @contextmanager
+    def _defining(self, databases: Collection[str]) -> Iterator[None]:
+        """This thread has the locks to begin and end captures: ticks meanwhile take nothing for forgotten."""
+        self._here.defining = frozenset(databases)
+        try:
+            yield
+        finally:
+            self._here.defining = frozenset()
 
     def _begin(self, name: TableName, used: Sequence[str]) -> str | None:
         """What its user should know of a capture that was begun."""
@@ -395,7 +406,8 @@ class Captures:
 
     def _end_forgotten(self, database: str) -> None:
         """Not while somebody is about to define; and if it cannot be done now, not again for a while."""
-        if time.monotonic() < self._next_ending.get(database, 0.0):
+        is_defining = database in getattr(self._here, "defining", ())
+        if is_defining or time.monotonic() < self._next_ending.get(database, 0.0):
             return
         try:
             if not is_forgotten(self._catalog, self._database(database)):

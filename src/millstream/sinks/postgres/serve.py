@@ -108,6 +108,16 @@ class PostgresSink:
         with self._connection.transaction(force_rollback=True):
             yield
 
+    @contextmanager
+    def together(self, target: Target) -> Iterator[None]:
+        """What is done meanwhile to a table is done in one transaction, or not at all.
+
+        Raises:
+            MillstreamError: DATABASE_UNREACHABLE if the connection is lost when that is to be committed.
+        """
+        with told(self._connection, target, self._ledger.schema), self._connection.transaction():
+            yield
+
     def grant(self, target: Target) -> None:
         """Give the table to its owner and its readers.
 

@@ -164,7 +164,8 @@ def parse(data: bytes) -> Message:
         raise MillstreamError(
             Code.DATABASE_UNFIT,
             f"the server's WAL has a message that cannot be understood: {data[:40]!r} ({len(data)} bytes)",
-            hint="attach it with cdc => 'trigger', and report this as a bug",
+            hint="ATTACH POSTGRES '<its address>' AS <its name> CDC 'trigger' captures it by triggers instead; "
+            "report this as a bug",
         ) from e
     return message
 

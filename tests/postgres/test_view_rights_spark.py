@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from captured_lake import CapturedLake, open_captured
-from shops import OWNER, STRANGER, Shop
+from shops import STRANGER, Shop
 
-from millstream import Action, Code, MillstreamError, Status
-from millstream.catalog.models import ObjectKind
+from millstream import Code
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))  # for the module below, which is no test
 

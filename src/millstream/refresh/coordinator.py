@@ -30,8 +30,12 @@ from millstream.settings import Settings
 class Databases(Protocol):
     """What a refresh asks about attached databases."""
 
-    def advance(self, names: Collection[str]) -> Mapping[str, int]:
-        """Bring the databases of some tables or views to now; gives the versions of the tables, by name."""
+    def advance(self, names: Collection[str], named_views: Collection[str]) -> Mapping[str, int]:
+        """Bring the databases of some tables or views to now; gives the versions of the tables, by name.
+
+        Raises:
+            MillstreamError: also for a view that may not be read, or, of `named_views`, may not be named.
+        """
 
     def end_forgotten(self) -> None:
         """End the capture of what nobody reads any more, where that could not be done at once."""
@@ -120,10 +124,11 @@ class Coordinator:
         self, tables: tuple[StreamTable, ...], initiated_by: InitiatedBy, started_at: datetime
     ) -> Mapping[str, int]:
         """Bring the databases behind some stream tables to now; one snapshot cuts all tables of a database."""
-        names = {d.name for table in tables for d in table.definition.dependencies if _is_attached(d)}
+        read = [d for table in tables for d in table.definition.dependencies if _is_attached(d)]
+        named_views = {d.name for d in read if d.kind is SourceKind.VIEW and d.columns_used}
         try:
             self._databases.end_forgotten()
-            return self._databases.advance(names) if names else {}
+            return self._databases.advance({d.name for d in read}, named_views) if read else {}
         except MillstreamError as error:
             self._failed(tables[-1], error, initiated_by, started_at)
             raise

@@ -10,7 +10,6 @@ from millstream.catalog import Catalog
 from millstream.catalog.models import Definition, Dependency, ObjectKind, SourceKind, StreamTable
 from millstream.engine.worker import Workers
 from millstream.lake import Compiled, Lake
-from millstream.lake.objects import fingerprint
 from millstream.naming import TableName
 from millstream.service.dialects import Dialect
 from millstream.service.source_changes import OBJECTS, fingerprint_of, place
@@ -34,10 +33,10 @@ class DefinitionRecord:
         for source in compiled.sources.values():
             recorded[source.id], dependency = self._recorded(source, compiled)
             dependencies.append(dependency)
-        for kind, texts in ((SourceKind.VIEW, compiled.views), (SourceKind.FUNCTION, compiled.functions)):
-            for name in texts:
-                mark = self._mark_of(kind, TableName.parse(name))
-                dependencies.append(Dependency(kind=kind, name=name, source_id=name, fingerprint=mark))
+        dependencies += [self._view(name, compiled, before) for name in compiled.views]
+        for name in compiled.functions:
+            mark = self._mark_of(SourceKind.FUNCTION, TableName.parse(name))
+            dependencies.append(Dependency(kind=SourceKind.FUNCTION, name=name, source_id=name, fingerprint=mark))
         public = compiled.layouts[-1]
         body = {
             "stamp": uuid.uuid4().hex,
@@ -65,9 +64,24 @@ class DefinitionRecord:
             functions_used=tuple(compiled.functions),
         )
 
+    def _view(self, name: str, compiled: Compiled, before: StreamTable | None) -> Dependency:
+        """A view; one in an attached database with the fingerprint of the very text that was compiled.
+
+        The tick compares that with the text it finds. What the text is now says nothing: it may have been replaced.
+        """
+        if TableName.parse(name).database is None:
+            mark = self._mark_of(SourceKind.VIEW, TableName.parse(name))
+            return Dependency(kind=SourceKind.VIEW, name=name, source_id=name, fingerprint=mark)
+        view = compiled.attached_views.get(name)
+        if view is None:  # compiled again over what was recorded
+            assert before is not None
+            known = before.definition.dependencies
+            return next(d for d in known if d.kind is SourceKind.VIEW and d.name == name)
+        assert view.mark is not None
+        used = tuple(c.name for c in view.columns or ()) if name in compiled.named_views else ()
+        return Dependency(kind=SourceKind.VIEW, name=name, source_id=name, columns_used=used, fingerprint=view.mark)
+
     def _mark_of(self, kind: SourceKind, name: TableName) -> str:
-        if name.database is not None:  # the tick compares it with the view's text in the database
-            return fingerprint(self._lake.attached.relation(name.parts).view_text or "")
         found = self._catalog.lake_object(OBJECTS[kind], name)
         return found.fingerprint if found else ""
 

@@ -1,12 +1,13 @@
 """Whether PostgreSQL would show what a view's text reads: its rule of view rights, applied by the catalog alone.
 
-A view's text is read through to its tables, so PostgreSQL itself is never asked for the rows of a view. Its rule: whoever
-names a view needs SELECT on it; what the view's text names is read with the rights of the view's owner, or, if the view
-has `security_invoker`, with those of the reading role. So each view of a nest can be judged by itself: the relations its
-own text names, and the role they are read as.
+The text of a view is translated and computed from its tables; PostgreSQL is not asked for its rows. The rule:
+a role that names a view needs SELECT on it; what the view's text names is read with the rights of the view's owner, or,
+if the view has `security_invoker`, with those of the reading role. So each view of a nest can be judged by itself: the
+relations its own text names, and the role they are read as.
 
-Nothing here plans or runs a query of a user's: that could call functions of other roles with the rights of ours. The
-columns that a text uses are those its rule depends on.
+Nothing here plans or runs a user's query: that could call functions of other roles with the rights of ours. The columns
+that a text uses are those its rule depends on. PostgreSQL does not check what its planner leaves out of a query, such
+as a subquery whose result is not used; this does.
 """
 
 from __future__ import annotations

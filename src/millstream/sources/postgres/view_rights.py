@@ -28,69 +28,77 @@ from millstream.sources.postgres.connection import Connection
 # LATERAL and OFFSET 0 as for `looks`: one plan serves any number of views.
 _LOOK = """
 WITH me AS MATERIALIZED (
-  SELECT oid, rolname FROM pg_roles WHERE rolname = current_user
+  SELECT oid FROM pg_roles WHERE rolname = current_user
 ),
 viewed AS MATERIALIZED (
-  SELECT c.oid, n.oid AS namespace, n.nspname, c.relname, c.relowner, r.oid AS rule, me.oid AS me,
+  SELECT c.oid, n.oid AS namespace, n.nspname, c.relname, r.oid AS rule, me.oid AS me, o.is_invoker,
          strpos(r.ev_action::text, ':varattno 0 ') > 0 AS has_whole_row,
-         CASE WHEN i.is_invoker THEN me.oid ELSE c.relowner END AS reader
+         CASE WHEN o.is_invoker THEN me.oid ELSE c.relowner END AS reader
   FROM me CROSS JOIN unnest(%s::text[], %s::text[]) w(schema, name)
   JOIN pg_namespace n ON n.nspname = w.schema
-  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name AND c.relkind = 'v'
-  JOIN pg_rewrite r ON r.ev_class = c.oid AND r.rulename = '_RETURN'
+  CROSS JOIN LATERAL (
+    SELECT c.oid, c.relname, c.relowner, c.reloptions FROM pg_class c
+    WHERE c.relname = w.name AND c.relnamespace = n.oid AND c.relkind = 'v' OFFSET 0) c
+  CROSS JOIN LATERAL (
+    SELECT r.oid, r.ev_action FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.rulename = '_RETURN' OFFSET 0) r
   CROSS JOIN LATERAL (
     SELECT coalesce(bool_or(o.option_value::boolean), false) AS is_invoker
-    FROM pg_options_to_table(c.reloptions) o WHERE o.option_name = 'security_invoker') i
+    FROM pg_options_to_table(c.reloptions) o WHERE o.option_name = 'security_invoker') o
 ),
 named AS MATERIALIZED (
-  SELECT v.oid AS view, d.refobjid AS oid, d.places
+  SELECT v.oid AS view, v.reader, v.me, v.has_whole_row, d.places, c.*
   FROM viewed v CROSS JOIN LATERAL (
     SELECT d.refobjid, array_agg(d.refobjsubid::smallint) FILTER (WHERE d.refobjsubid <> 0) AS places
     FROM pg_depend d
     WHERE d.classid = 'pg_rewrite'::regclass AND d.objid = v.rule AND d.refclassid = 'pg_class'::regclass
       AND d.refobjid <> v.oid
     GROUP BY d.refobjid OFFSET 0) d
+  CROSS JOIN LATERAL (
+    SELECT c.oid, c.relname, c.relnamespace, c.relkind, c.relowner, c.relrowsecurity, c.relforcerowsecurity,
+           c.relhassubclass
+    FROM pg_class c WHERE c.oid = d.refobjid AND c.relkind IN ('r', 'p', 'v', 'm', 'f') OFFSET 0) c
+),
+judged AS MATERIALIZED (
+  SELECT n.view, n.oid, n.relnamespace, n.relname,
+         CASE WHEN has_table_privilege(n.reader, n.oid, 'SELECT') THEN NULL
+              WHEN n.places IS NULL AND NOT n.has_whole_row
+              THEN CASE WHEN has_any_column_privilege(n.reader, n.oid, 'SELECT') THEN NULL ELSE '{}'::text[] END
+              ELSE nullif(ARRAY(
+                SELECT a.attname::text FROM pg_attribute a
+                WHERE a.attrelid = n.oid AND NOT a.attisdropped
+                  AND (a.attnum = ANY (n.places) OR n.has_whole_row AND a.attnum > 0)
+                  AND has_column_privilege(n.reader, n.oid, a.attnum, 'SELECT') IS NOT TRUE
+                ORDER BY a.attnum), '{}') END AS lacking,
+         CASE WHEN n.relrowsecurity THEN NOT (
+           (SELECT r.rolsuper OR r.rolbypassrls FROM pg_roles r WHERE r.oid = n.reader)
+           OR pg_has_role(n.reader, n.relowner, 'USAGE') AND NOT n.relforcerowsecurity) ELSE false END AS is_filtered,
+         CASE WHEN n.reader <> n.me AND (n.relkind = 'f' OR n.relhassubclass) THEN EXISTS (
+           WITH RECURSIVE below AS (
+             SELECT n.oid UNION ALL SELECT i.inhrelid FROM below JOIN pg_inherits i ON i.inhparent = below.oid)
+           SELECT FROM below JOIN pg_foreign_table t ON t.ftrelid = below.oid
+           WHERE (SELECT m.umid FROM pg_user_mappings m
+                  WHERE m.srvid = t.ftserver AND m.umuser IN (n.reader, 0) ORDER BY m.umuser = 0 LIMIT 1)
+             IS DISTINCT FROM
+                 (SELECT m.umid FROM pg_user_mappings m
+                  WHERE m.srvid = t.ftserver AND m.umuser IN (n.me, 0) ORDER BY m.umuser = 0 LIMIT 1))
+         ELSE false END AS is_mapped_otherwise
+  FROM named n
+),
+summed AS MATERIALIZED (
+  SELECT j.view, array_agg(j.oid::bigint) AS reads,
+         jsonb_agg(jsonb_build_array(s.nspname, j.relname, j.lacking, j.is_filtered, j.is_mapped_otherwise)
+                   ORDER BY s.nspname, j.relname)
+           FILTER (WHERE j.lacking IS NOT NULL OR j.is_filtered OR j.is_mapped_otherwise) AS refusals
+  FROM judged j JOIN pg_namespace s ON s.oid = j.relnamespace GROUP BY j.view
 )
-SELECT v.nspname, v.relname, pg_get_viewdef(v.oid, true), v.reader = v.me AND v.relowner <> v.me,
-       pg_get_userbyid(v.reader), pg_get_userbyid(v.me), has_schema_privilege(v.namespace, 'USAGE'),
+SELECT v.nspname, v.relname, pg_get_viewdef(v.oid, true), v.is_invoker, pg_get_userbyid(v.reader),
+       pg_get_userbyid(v.me), has_schema_privilege(v.namespace, 'USAGE'),
        CASE WHEN has_table_privilege(v.oid, 'SELECT') THEN true
+            WHEN NOT has_any_column_privilege(v.oid, 'SELECT') THEN false
             ELSE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = v.oid AND a.attnum > 0
-                             AND has_column_privilege(v.oid, a.attnum, 'SELECT') IS NOT TRUE)
-                 AND has_any_column_privilege(v.oid, 'SELECT') END,
-       ARRAY(SELECT n.oid::bigint FROM named n WHERE n.view = v.oid),
-       coalesce((
-         SELECT jsonb_agg(jsonb_build_array(f.schema, f.name, f.lacking, f.is_filtered, f.is_mapped_otherwise)
-                          ORDER BY f.schema, f.name)
-         FROM (
-           SELECT s.nspname AS schema, c.relname AS name,
-                  CASE WHEN has_table_privilege(v.reader, c.oid, 'SELECT') THEN NULL
-                       WHEN n.places IS NULL AND NOT v.has_whole_row
-                       THEN CASE WHEN has_any_column_privilege(v.reader, c.oid, 'SELECT') THEN NULL
-                                 ELSE '{}'::text[] END
-                       ELSE nullif(ARRAY(
-                         SELECT a.attname::text FROM pg_attribute a
-                         WHERE a.attrelid = c.oid AND NOT a.attisdropped
-                           AND (a.attnum = ANY (n.places) OR v.has_whole_row AND a.attnum > 0)
-                           AND has_column_privilege(v.reader, c.oid, a.attnum, 'SELECT') IS NOT TRUE
-                         ORDER BY a.attnum), '{}') END AS lacking,
-                  c.relrowsecurity AND NOT (r.rolsuper OR r.rolbypassrls)
-                    AND NOT (pg_has_role(v.reader, c.relowner, 'USAGE') AND NOT c.relforcerowsecurity) AS is_filtered,
-                  CASE WHEN v.reader <> v.me AND (c.relkind = 'f' OR c.relhassubclass) THEN EXISTS (
-                    WITH RECURSIVE below AS (
-                      SELECT c.oid UNION ALL
-                      SELECT i.inhrelid FROM below JOIN pg_inherits i ON i.inhparent = below.oid)
-                    SELECT FROM below JOIN pg_foreign_table t ON t.ftrelid = below.oid
-                    WHERE (SELECT m.umid FROM pg_user_mappings m
-                           WHERE m.srvid = t.ftserver AND m.umuser IN (v.reader, 0) ORDER BY m.umuser = 0 LIMIT 1)
-                      IS DISTINCT FROM
-                          (SELECT m.umid FROM pg_user_mappings m
-                           WHERE m.srvid = t.ftserver AND m.umuser IN (v.me, 0) ORDER BY m.umuser = 0 LIMIT 1))
-                  ELSE false END AS is_mapped_otherwise
-           FROM named n JOIN pg_class c ON c.oid = n.oid JOIN pg_namespace s ON s.oid = c.relnamespace
-           JOIN pg_roles r ON r.oid = v.reader
-           WHERE n.view = v.oid AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-         ) f WHERE f.lacking IS NOT NULL OR f.is_filtered OR f.is_mapped_otherwise), '[]')
-FROM viewed v
+                             AND has_column_privilege(v.oid, a.attnum, 'SELECT') IS NOT TRUE) END,
+       coalesce(s.reads, '{}'), coalesce(s.refusals, '[]')
+FROM viewed v LEFT JOIN summed s ON s.view = v.oid
 """
 
 

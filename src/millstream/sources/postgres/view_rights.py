@@ -207,8 +207,8 @@ def look_at_views(connection: Connection, names: Iterable[tuple[str, str]]) -> d
 def _reason(refusal: Refusal, view: ViewRights) -> str:
     table = f"{refusal.schema}.{refusal.name}"
     if refusal.lacking is not None:
-        columns = f" the columns {', '.join(refusal.lacking)} of" if refusal.lacking else ""
-        return f"{view.reader} may not read{columns} {table}"
+        columns = f" ({', '.join(refusal.lacking)})" if refusal.lacking else ""
+        return f"{view.reader} may not read {table}{columns}"
     if refusal.is_filtered:
         return f"row security hides rows of {table} from {view.reader}"
     return f"{table} is foreign, and {view.reader} has another user mapping than {view.role}"

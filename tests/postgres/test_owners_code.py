@@ -1,4 +1,4 @@
-"""Code that a captured table's owner has put on it, of which docs/trust.md says that it never runs as the role that reads."""
+"""Code of a captured table's owner that never runs as the role that reads the table: what docs/trust.md says of it."""
 
 from __future__ import annotations
 

@@ -99,7 +99,12 @@ class AttachedNames:
                 found = find_relation(connection, parts[-1], parts[1] if len(parts) == 3 else None)
                 if found.view_text is None:
                     return found, None
-                return found, look_at_views(connection, [(found.schema, found.name)])[found.schema, found.name]
+                place = (found.schema, found.name)
+                if (rights := look_at_views(connection, [place]).get(place)) is None:
+                    raise MillstreamError(
+                        Code.UNKNOWN_TABLE, f"the database has dropped the view {found.qualified} this moment"
+                    )
+                return found, rights
             except MillstreamError as error:
                 if error.code is not Code.UNKNOWN_TABLE:
                     raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from millstream.catalog import Catalog
 from millstream.catalog.attached import MISSING, STALE, Capture, SeenView
@@ -26,15 +26,20 @@ class Readers:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._guard = threading.Lock()
-        self._seen: tuple[int, tuple[StreamTable, ...]] | None = None
+        self._seen: tuple[int, tuple[StreamTable, ...], Mapping[str, frozenset[str]]] | None = None
 
     @property
     def _tables(self) -> tuple[StreamTable, ...]:
+        return self._look()[0]
+
+    def _look(self) -> tuple[tuple[StreamTable, ...], Mapping[str, frozenset[str]]]:
+        """The stream tables, and the views they read by the databases these lie in."""
         generation = self._catalog.generation()
         with self._guard:
             if self._seen is None or self._seen[0] != generation:
-                self._seen = (generation, self._catalog.list())
-            return self._seen[1]
+                tables = self._catalog.list()
+                self._seen = (generation, tables, _views_of(tables))
+            return self._seen[1:]
 
     def unread(self, captures: Sequence[Capture]) -> list[Capture]:
         """Those of some captures that no stream table reads."""
@@ -63,8 +68,7 @@ class Readers:
 
     def views(self, database: str) -> frozenset[str]:
         """The database's views that queries read, by name or through others."""
-        read = {d.name for t in self._tables for d in t.definition.dependencies if d.kind is SourceKind.VIEW}
-        return frozenset(name for name in read if TableName.parse(name).database == database)
+        return self._look()[1].get(database, frozenset())
 
     def see_views(self, connection: Connection, database: str) -> dict[str, SeenView]:
         """Those views as they are now, with the rights that reading them takes."""
@@ -76,6 +80,14 @@ class Readers:
                 places[name] = (relation.schema, relation.name)
                 found |= look_at_views(connection, [places[name]])
         return {name: _seen(found.get(place)) for name, place in places.items()}
+
+
+def _views_of(tables: Iterable[StreamTable]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for name in {d.name for t in tables for d in t.definition.dependencies if d.kind is SourceKind.VIEW}:
+        if (database := TableName.parse(name).database) is not None:
+            found.setdefault(database, set()).add(name)
+    return {database: frozenset(names) for database, names in found.items()}
 
 
 def _seen(view: ViewRights | None) -> SeenView:

@@ -186,6 +186,8 @@ def look_at_views(connection: Connection, names: Iterable[tuple[str, str]]) -> d
     rows = connection.execute(_LOOK, [[schema for schema, _ in wanted], [name for _, name in wanted]])
     found: dict[tuple[str, str], ViewRights] = {}
     for schema, name, text, is_invoker, reader, role, may_use, may_select, reads, refusals in rows:
+        if text is None:  # dropped this moment
+            continue
         found[schema, name] = ViewRights(
             schema=schema,
             name=name,

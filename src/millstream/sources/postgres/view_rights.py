@@ -151,16 +151,16 @@ class ViewRights:
         """Why what its text names may not be read through it, whoever names the view."""
         if not self.refusals:
             return None
-        how = (
-            f"with the rights of the role that reads it (security_invoker), {self.reader}"
+        whose = (
+            f"the role that reads it, {self.reader} (security_invoker)"
             if self.is_invoker
-            else f"with the rights of its owner {self.reader}"
+            else f"its owner {self.reader}"
         )
         reasons = "; ".join(_reason(refusal, self) for refusal in self.refusals)
         ways_out = [way for refusal in self.refusals for way in _ways_out(refusal, self)]
         return MillstreamError(
             Code.PRIVILEGE_MISSING,
-            f"the view {self.qualified} is read {how}, and PostgreSQL would refuse or filter that: {reasons}",
+            f"the view {self.qualified} cannot be read with the rights of {whose}: {reasons}",
             hint=" ".join(dict.fromkeys(ways_out)),
         )
 

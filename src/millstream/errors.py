@@ -94,7 +94,10 @@ class Code(StrEnum):
     DATABASE_REPLACED = ("DATABASE_REPLACED", "Another database answers under the address: restored or failed over.")
     NOT_ATTACHED = ("NOT_ATTACHED", "There is no attached database of that name.")
     NAME_AMBIGUOUS = ("NAME_AMBIGUOUS", "A name stands for several tables of a database.")
-    PRIVILEGE_MISSING = ("PRIVILEGE_MISSING", "The database's role may not do what capture or serving needs.")
+    PRIVILEGE_MISSING = (
+        "PRIVILEGE_MISSING",
+        "The database's role may not do what capture or serving needs, or a view's owner may not read what it reads.",
+    )
     VALUE_UNSUPPORTED = (
         "VALUE_UNSUPPORTED",
         "A value of a source has no exact counterpart in its column's type on Spark.",

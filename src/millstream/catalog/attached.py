@@ -24,7 +24,7 @@ POSITION = "position"
 REACHED_AT = "reached_at"
 """A detail of a capture: when its mirror was there, where that is known."""
 VIEWS = "views"
-"""A detail of a database: the fingerprints of those of its views that queries read, as last seen; empty for none."""
+"""A detail of a database: its views that queries read, as the last tick saw them; see `SeenView`."""
 
 LEFT = "left"
 """A detail of a database: a slot that is no longer read, and not yet dropped."""
@@ -34,6 +34,21 @@ HINDERED = "hindered"
 
 LEFTOVERS = "leftovers"
 """A detail of a database: tables that are no longer captured may still have buffers and triggers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenView:
+    """A view of a database as a tick saw it.
+
+    Args:
+        mark: the fingerprint of its text; empty for a view that is gone.
+        reading: why what its text names may not be read through it: code, message and hint of the error.
+        naming: why a query may not name it, the same way.
+    """
+
+    mark: str
+    reading: Mapping[str, str | None] | None = None
+    naming: Mapping[str, str | None] | None = None
 
 
 class CaptureMode(StrEnum):
@@ -81,6 +96,11 @@ class AttachedDatabase:
     last_tick: int = 0
     open_tick: OpenTick | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def seen_views(self) -> dict[str, SeenView]:
+        """Its views that queries read, as the last tick saw them, by their names in queries."""
+        return {name: SeenView(**seen) for name, seen in self.details.get(VIEWS, {}).items()}
 
     @property
     def hindrance(self) -> str | None:

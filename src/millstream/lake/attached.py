@@ -20,6 +20,7 @@ from millstream.sql.sources import NativeType, Source
 
 if TYPE_CHECKING:
     from millstream.sources.postgres.relations import PgColumn, Relation
+    from millstream.sources.postgres.view_rights import ViewRights
 
 UNREADABLE = "void"
 """The type of a column that has none in Spark: nothing can be done with it, but its neighbours can be read."""
@@ -30,7 +31,7 @@ class AttachedNames:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._found: dict[tuple[str, ...], Relation] = {}
+        self._found: dict[tuple[str, ...], tuple[Relation, ViewRights | None]] = {}
         self._lock = threading.Lock()
 
     def forget(self) -> None:
@@ -61,6 +62,17 @@ class AttachedNames:
         Raises:
             MillstreamError: NOT_ATTACHED, UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
         """
+        return self._looked_up(parts)[0]
+
+    def view(self, parts: Sequence[str]) -> ViewRights | None:
+        """The text of a view and its rights, of one moment; None for what is no view.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED, UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
+        """
+        return self._looked_up(parts)[1]
+
+    def _looked_up(self, parts: Sequence[str]) -> tuple[Relation, ViewRights | None]:
         key = tuple(p.lower() for p in parts)
         with self._lock:
             found = self._found.get(key)
@@ -70,19 +82,29 @@ class AttachedNames:
                 self._found[key] = found
         return found
 
-    def _look_up(self, parts: tuple[str, ...]) -> Relation:
+    def _look_up(self, parts: tuple[str, ...]) -> tuple[Relation, ViewRights | None]:
         from millstream.sources.postgres.address import Address
         from millstream.sources.postgres.connection import connect
+        from millstream.sources.postgres.poll import one_snapshot
         from millstream.sources.postgres.relations import find_relation
+        from millstream.sources.postgres.view_rights import look_at_views
 
         database = self.database(parts)
         if database is None:
             raise MillstreamError(
                 Code.NOT_ATTACHED, f"there is no attached database {parts[0]}", hint="millstream sources lists them"
             )
-        with connect(Address(database.address)) as connection:
+        with connect(Address(database.address)) as connection, one_snapshot(connection):
             try:
-                return find_relation(connection, parts[-1], parts[1] if len(parts) == 3 else None)
+                found = find_relation(connection, parts[-1], parts[1] if len(parts) == 3 else None)
+                if found.view_text is None:
+                    return found, None
+                place = (found.schema, found.name)
+                if (rights := look_at_views(connection, [place]).get(place)) is None:
+                    raise MillstreamError(
+                        Code.UNKNOWN_TABLE, f"the database has dropped the view {found.qualified} this moment"
+                    )
+                return found, rights
             except MillstreamError as error:
                 if error.code is not Code.UNKNOWN_TABLE:
                     raise

@@ -35,8 +35,15 @@ from millstream.sql.moving_days import has_moving_day, moving_day, moving_day_of
 from millstream.sql.parse import parse_query, print_query, start_of
 from millstream.sql.recursive_text import unrolled, with_union_all
 from millstream.sql.rewrites import rewrite
-from millstream.sql.sources import Source, Sources
-from millstream.sql.text import EPOCH, bind_current_time, exchange_tables, uses_current_time, words
+from millstream.sql.sources import Source, Sources, View
+from millstream.sql.text import (
+    EPOCH,
+    bind_current_time,
+    exchange_tables,
+    table_references,
+    uses_current_time,
+    words,
+)
 from millstream.sql.unsupported import RECOMPUTE
 from millstream.sql.validate import CONTEXT_NAMES, CURRENT_TIME_NAMES, validate
 
@@ -81,6 +88,14 @@ class Compiled:
     """What the user wrote, where `query` is a translation of it."""
     dialect: str = "spark"
     translation_notices: tuple[str, ...] = ()
+    attached_views: Mapping[str, View] = field(default_factory=dict)
+    """Those of `views` that lie in attached databases, where they were looked up for this very compilation."""
+
+    @cached_property
+    def named_views(self) -> frozenset[str]:
+        """Those of `views` that the query names itself; the others are named by views."""
+        named = {self.names[tuple(p.lower() for p in r.parts)] for r in table_references(self.query)}
+        return frozenset(named & self.views.keys())
 
     @property
     def written(self) -> str:
@@ -153,7 +168,8 @@ def compile_query(
     Raises:
         MillstreamError: the query is wrong, or the mode is DIFFERENTIAL and it cannot be maintained.
     """
-    names, tables, views = read_by(query, sources)
+    names, tables, found = read_by(query, sources)
+    views = {name: view.text for name, view in found.items()}
     _refuse_opaque(functions)
     empties = {s.id: empty(s) for s in tables.values()}
     unrolled(query)  # whether it can be run at all
@@ -193,7 +209,20 @@ def compile_query(
             reasons = (f"{error.code}: {error.message}",)
     if any(uses_current_time(text) for text in (query, *views.values())):
         notices = (*notices, AGES_BY_REFRESH if stages else f"{AGES_BY_REFRESH}; {RECOMPUTED_BY_TIME}")
-    return Compiled(query, columns, tables, views, functions, stages, reasons, notices, is_faithful, names, closed_text)
+    return Compiled(
+        query=query,
+        columns=columns,
+        sources=tables,
+        views=views,
+        functions=functions,
+        stages=stages,
+        reasons=reasons,
+        notices=notices,
+        is_faithful=is_faithful,
+        names=names,
+        closed_text=closed_text,
+        attached_views={name: view for name, view in found.items() if view.mark is not None},
+    )
 
 
 def _prints_faithfully(

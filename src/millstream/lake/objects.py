@@ -28,12 +28,14 @@ from millstream.naming import DEFAULT_SCHEMA, VISIBLE, TableName, attached_name,
 from millstream.ops import Column
 from millstream.sources.landing import land
 from millstream.sql.postgres import translate
-from millstream.sql.postgres.references import qualified
+from millstream.sql.postgres.references import qualified, table_names
 from millstream.sql.sources import Source, View
 from millstream.sql.text import words
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from millstream.sources.postgres.view_rights import ViewRights
 
 _Key = tuple[str, TableName]  # tables and views share their names, functions have their own
 
@@ -97,17 +99,48 @@ class Lake:
                 stream_table = self.catalog.find_by_id(serving.table_id)
                 if stream_table is not None:
                     return _as_source(stream_table)
-        relation = self.attached.relation(name.parts)
-        text = relation.view_text
-        if text is None:
+        rights = self.attached.view(name.parts)
+        if rights is None:
             return self.attached.source(name)
         if name not in self._attached_views:
-            assert name.database is not None
-            analyzer = self._workers.here().analyzer
-            translated = translate(qualified(text, name.database), self, analyzer).spark_text
-            columns = analyzer.describe_text(self.analysable(translated))
-            self._attached_views[name] = View(str(name), translated, columns, native_types(relation))
+            self._attached_views[name] = self._attached_view(name, rights)
         return self._attached_views[name]
+
+    def _attached_view(self, name: TableName, rights: ViewRights) -> View:
+        """A view of an attached database, if what its text names may be read through it.
+
+        Raises:
+            MillstreamError: PRIVILEGE_MISSING; UNSUPPORTED_SQL, SOURCE_CHANGED for a text that cannot be read through.
+        """
+        assert name.database is not None
+        analyzer = self._workers.here().analyzer
+        if (error := rights.reading_error()) is not None:
+            raise error
+        text = qualified(rights.text, name.database)
+        self._refuse_others(name, rights, table_names(text))
+        translated = translate(text, self, analyzer).spark_text
+        columns = analyzer.describe_text(self.analysable(translated))
+        native = native_types(self.attached.relation(name.parts))
+        return View(str(name), translated, columns, native, fingerprint(rights.text))
+
+    def _refuse_others(self, name: TableName, rights: ViewRights, named: Iterable[Sequence[str]]) -> None:
+        """See that the names in a view's text mean here what they mean in its database: rights were looked up for that.
+
+        They do not for the server's own catalogs, nor where a table was renamed this moment.
+        """
+        for parts in named:
+            if self.attached.database(parts) is None:
+                raise MillstreamError(
+                    Code.UNSUPPORTED_SQL,
+                    f"the view {name} reads {'.'.join(parts)}, which is no table of a user's",
+                    hint="the server's own catalogs cannot be read through a view",
+                )
+            if self.attached.relation(parts).oid not in rights.reads:
+                raise MillstreamError(
+                    Code.SOURCE_CHANGED,
+                    f"the view {name} was looked up while what it reads, {'.'.join(parts[1:])}, was changing",
+                    hint="try again",
+                )
 
     def analysable(self, text: str) -> str:
         """A query for Spark to analyse, which knows nothing of attached databases."""

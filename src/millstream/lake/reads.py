@@ -31,11 +31,11 @@ class Known:
         return View(found, self.views[found]) if found in self.views else self.tables[found]
 
 
-def read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], dict[str, Source], dict[str, str]]:
+def read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], dict[str, Source], dict[str, View]]:
     """All names a query reads, through views, and the tables and views behind them."""
     names: dict[tuple[str, ...], str] = {}
     tables: dict[str, Source] = {}
-    views: dict[str, str] = {}
+    views: dict[str, View] = {}
     pending = [query]
     while pending:
         text = pending.pop()
@@ -55,7 +55,7 @@ def read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], d
             if isinstance(found, Source):
                 tables[found.id] = found
             elif found.id not in views:
-                views[found.id] = found.text
+                views[found.id] = found
                 pending.append(found.text)
     return names, tables, views
 

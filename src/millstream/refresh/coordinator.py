@@ -37,8 +37,12 @@ _log = logging.getLogger(__name__)
 class Databases(Protocol):
     """What a refresh asks about attached databases."""
 
-    def advance(self, names: Collection[str]) -> Mapping[str, int]:
-        """Bring the databases of some tables or views to now; gives the versions of the tables, by name."""
+    def advance(self, names: Collection[str], named_views: Collection[str]) -> Mapping[str, int]:
+        """Bring the databases of some tables or views to now; gives the versions of the tables, by name.
+
+        Raises:
+            MillstreamError: also for a view that may not be read, or, of `named_views`, may not be named.
+        """
 
     def end_forgotten(self) -> None:
         """End the capture of what nobody reads any more, where that could not be done at once."""
@@ -186,12 +190,13 @@ class Coordinator:
 
     def _advance(self, tables: tuple[StreamTable, ...]) -> Mapping[str, int]:
         """Bring the databases behind some stream tables to now; one snapshot cuts all tables of a database."""
-        names = {d.name for table in tables for d in table.definition.dependencies if _is_attached(d)}
+        read = [d for table in tables for d in table.definition.dependencies if _is_attached(d)]
         self._databases.end_forgotten()
-        if not names:
+        if not read:
             return {}
+        names, named_views = {d.name for d in read}, {d.name for d in read if d.kind is SourceKind.VIEW and d.columns_used}
         started = time.perf_counter()
-        versions = self._databases.advance(names)
+        versions = self._databases.advance(names, named_views)
         _log.info("brought %s forward in %.0f ms", ", ".join(sorted(names)), (time.perf_counter() - started) * 1000)
         _log.debug("versions of the mirrors: %s", versions)
         return versions

@@ -39,9 +39,9 @@ class CapturedTables:
         self._made: Captures | None = None
         self._making = threading.Lock()
 
-    def advance(self, names: Collection[str]) -> Mapping[str, int]:
+    def advance(self, names: Collection[str], named_views: Collection[str] = ()) -> Mapping[str, int]:
         """Bring the databases of some tables or views to now; gives the versions of the tables, by name."""
-        return self._captures.advance(names)
+        return self._captures.advance(names, named_views)
 
     @contextmanager
     def beginning(self, used: Mapping[str, Sequence[str]]) -> Iterator[None]:

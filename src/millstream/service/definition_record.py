@@ -9,7 +9,6 @@ from millstream.catalog import Catalog
 from millstream.catalog.models import Definition, Dependency, ObjectKind, SourceKind
 from millstream.engine.worker import Workers
 from millstream.lake import Compiled, Lake
-from millstream.lake.objects import fingerprint
 from millstream.naming import TableName
 from millstream.service.dialects import Dialect
 from millstream.service.source_changes import OBJECTS, fingerprint_of, place
@@ -31,10 +30,10 @@ class DefinitionRecord:
         for source in compiled.sources.values():
             recorded[source.id], dependency = self._recorded(source, compiled)
             dependencies.append(dependency)
-        for kind, texts in ((SourceKind.VIEW, compiled.views), (SourceKind.FUNCTION, compiled.functions)):
-            for name in texts:
-                mark = self._mark_of(kind, TableName.parse(name))
-                dependencies.append(Dependency(kind=kind, name=name, source_id=name, fingerprint=mark))
+        dependencies += [self._view(name, compiled) for name in compiled.views]
+        for name in compiled.functions:
+            mark = self._mark_of(SourceKind.FUNCTION, TableName.parse(name))
+            dependencies.append(Dependency(kind=SourceKind.FUNCTION, name=name, source_id=name, fingerprint=mark))
         public = compiled.layouts[-1]
         body = {
             "stamp": uuid.uuid4().hex,
@@ -65,9 +64,20 @@ class DefinitionRecord:
         parsed = TableName.parse(name)
         return self._catalog.find(parsed) is not None or self._catalog.lake_object(ObjectKind.TABLE, parsed) is not None
 
+    def _view(self, name: str, compiled: Compiled) -> Dependency:
+        """A view; one in an attached database with the fingerprint of the very text that was compiled.
+
+        The tick compares that with the text it finds. What the text is now says nothing: it may have been replaced.
+        """
+        if TableName.parse(name).database is None:
+            mark = self._mark_of(SourceKind.VIEW, TableName.parse(name))
+            return Dependency(kind=SourceKind.VIEW, name=name, source_id=name, fingerprint=mark)
+        view = compiled.attached_views[name]
+        assert view.mark is not None
+        used = tuple(c.name for c in view.columns or ()) if name in compiled.named_views else ()
+        return Dependency(kind=SourceKind.VIEW, name=name, source_id=name, columns_used=used, fingerprint=view.mark)
+
     def _mark_of(self, kind: SourceKind, name: TableName) -> str:
-        if name.database is not None:  # the tick compares it with the view's text in the database
-            return fingerprint(self._lake.attached.relation(name.parts).view_text or "")
         found = self._catalog.lake_object(OBJECTS[kind], name)
         return found.fingerprint if found else ""
 

@@ -72,7 +72,7 @@ class Definitions:
         """Compile a query against the lake as it is now, under the settings of the user's session."""
         if parse_dialect(dialect or self.default_dialect(query)) is not Dialect.SPARK:
             with nullcontext() if dialect else naming_the_dialect():
-                return self._compile_translated(query, mode, AsItIs(self._lake, self._feeds.obstacle))
+                return self._permitted(self._compile_translated(query, mode, AsItIs(self._lake, self._feeds.obstacle)))
         _require_query(query)
         self._lake.sync()
         worker = self._workers.here()
@@ -83,7 +83,8 @@ class Definitions:
             worker.analyzer.describe_text(analysed)  # errors that point into the user's own text
         sources = AsItIs(self._lake, self._feeds.obstacle)
         try:
-            return compile_query(query, mode, sources, worker.analyzer, self._functions(query, sources))
+            compiled = compile_query(query, mode, sources, worker.analyzer, self._functions(query, sources))
+            return self._permitted(compiled)
         except MillstreamError as error:
             if error.code is not Code.SYNTAX_ERROR:
                 raise
@@ -94,6 +95,20 @@ class Definitions:
                 sql=error.sql,
                 hint="write it in another way, or put it into a table",
             ) from error
+
+    def _permitted(self, compiled: Compiled) -> Compiled:
+        """A compiled query, if the roles of attached databases may name the views that it names.
+
+        Whether their texts may read what these name was asked when they were looked up.
+
+        Raises:
+            MillstreamError: PRIVILEGE_MISSING.
+        """
+        for name in sorted(compiled.named_views & compiled.attached_views.keys()):
+            rights = self._lake.attached.view(TableName.parse(name).parts)
+            if rights is not None and (error := rights.naming_error()) is not None:
+                raise error
+        return compiled
 
     def default_dialect(self, query: str) -> Dialect:
         """The dialect of a query whose dialect is not given."""
@@ -210,6 +225,7 @@ class Definitions:
             else:
                 functions = self._functions(table.definition.original_query, live)
                 compiled = self._compile_again(table, mode, live, functions)
+            self._permitted(compiled)
             if [c.name for c in compiled.columns] != [n for n, _ in table.definition.columns]:
                 raise MillstreamError(Code.SOURCE_CHANGED, "the query now has other output columns")
             self.refuse_cycle(table, compiled)

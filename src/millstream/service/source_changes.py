@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import STALE, VIEWS
+from millstream.catalog.attached import STALE
 from millstream.catalog.models import Dependency, LakeObject, ObjectKind, SourceKind, StreamTable
 from millstream.engine.storage import DeltaStore
 from millstream.lake import Compiled
@@ -40,10 +40,10 @@ def change_of(catalog: Catalog, dependency: Dependency) -> str | None:
 def _change_of_attached_view(catalog: Catalog, dependency: Dependency, database: str) -> str | None:
     """By what the last tick has seen."""
     attached = catalog.find_database(database)
-    seen = attached.details.get(VIEWS, {}).get(dependency.name) if attached is not None else None
-    if seen is None or seen == dependency.fingerprint:
+    seen = attached.seen_views.get(dependency.name) if attached is not None else None
+    if seen is None or seen.mark == dependency.fingerprint:
         return None
-    return "was replaced" if seen else "was dropped"
+    return "was replaced" if seen.mark else "was dropped"
 
 
 def is_another(store: DeltaStore, source: Source, table: StreamTable, path: str, version: int) -> bool:

@@ -39,13 +39,15 @@ class Source:
 class View:
     """A view of the lake, or of an attached database: its text stands in for its name.
 
-    `columns` and `native_types` are known of the latter, which Spark cannot be asked about.
+    `columns` and `native_types` are known of the latter, which Spark cannot be asked about, and `mark`: the fingerprint
+    of the text in the database that `text` was translated from.
     """
 
     id: str
     text: str
     columns: tuple[Column, ...] | None = None
     native_types: tuple[tuple[str, NativeType], ...] = ()
+    mark: str | None = None
 
 
 class Sources(Protocol):

@@ -7,6 +7,7 @@ other ticks as well, but they shall spend a small part of their time on it only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -44,14 +45,23 @@ def left_behind(capture: Capture, error: MillstreamError, now: datetime, took: t
         took: how long it took to find out.
     """
     until = (now + _RESTS * took).isoformat()
-    record = {"code": str(error.code), "message": error.message, "hint": error.hint, "until": until}
+    record = {**error_record(error), "until": until}
     return replace(capture, details={**capture.details, RESYNC: f"{error.code}: {error.message}", BEHIND: record})
 
 
 def error_of(capture: Capture) -> MillstreamError:
     """Why it was left."""
-    record = capture.details[BEHIND]
-    return MillstreamError(Code[record["code"]], record["message"], hint=record["hint"])
+    return recorded_error(capture.details[BEHIND])
+
+
+def error_record(error: MillstreamError) -> dict[str, str | None]:
+    """An error as it is recorded."""
+    return {"code": str(error.code), "message": error.message, "hint": error.hint}
+
+
+def recorded_error(record: Mapping[str, str | None]) -> MillstreamError:
+    """The error of a record."""
+    return MillstreamError(Code[str(record["code"])], str(record["message"]), hint=record["hint"])
 
 
 def rests(capture: Capture, now: datetime) -> bool:

@@ -105,14 +105,18 @@ class Captures:
 
     # Bringing forward
 
-    def advance(self, names: Collection[str]) -> dict[str, int]:
+    def advance(self, names: Collection[str], named_views: Collection[str] = ()) -> dict[str, int]:
         """Bring the databases of some tables or views to now; gives the versions of their mirrors, by name.
 
         All tables of the databases are brought forward that can be; one that cannot is not among the versions.
 
+        Args:
+            named_views: those of the views that queries name themselves; the others are named by views.
+
         Raises:
             MillstreamError: DATABASE_UNREACHABLE, ...; or why one of those tables cannot be brought forward:
-                VALUE_UNSUPPORTED, PRIVILEGE_MISSING, CAPTURE_LOST, LOCK_TIMEOUT, ...
+                VALUE_UNSUPPORTED, PRIVILEGE_MISSING, CAPTURE_LOST, LOCK_TIMEOUT, ...; PRIVILEGE_MISSING for a view
+                through which PostgreSQL would not show what its text reads.
         """
         versions: dict[str, int] = {}
         for database in _databases(names):
@@ -124,7 +128,7 @@ class Captures:
                 self._end_forgotten(database)
             if is_first and not self._settings.block_source_ddl:
                 self._guard(database)
-            ticked.refuse(names)
+            ticked.refuse(names, named_views)
         return versions
 
     def _tick(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import MISSING, STALE, AttachedDatabase, Capture
+from millstream.catalog.attached import MISSING, STALE, Capture, SeenView
 from millstream.catalog.models import LakeObject, ObjectKind, SourceKind, StreamTable
 from millstream.lake.objects import fingerprint
 from millstream.naming import TableName
+from millstream.refresh.capture.behind import error_record
 from millstream.refresh.capture.verdicts import Answer
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.relations import find_named
+from millstream.sources.postgres.view_rights import ViewRights, look_at_views
 
 CAPTURE = "capture"
 """The detail of a lake object that is a mirror: the capture's id."""
@@ -24,15 +26,20 @@ class Readers:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._guard = threading.Lock()
-        self._seen: tuple[int, tuple[StreamTable, ...]] | None = None
+        self._seen: tuple[int, tuple[StreamTable, ...], Mapping[str, frozenset[str]]] | None = None
 
     @property
     def _tables(self) -> tuple[StreamTable, ...]:
+        return self._look()[0]
+
+    def _look(self) -> tuple[tuple[StreamTable, ...], Mapping[str, frozenset[str]]]:
+        """The stream tables, and the views they read by the databases these lie in."""
         generation = self._catalog.generation()
         with self._guard:
             if self._seen is None or self._seen[0] != generation:
-                self._seen = (generation, self._catalog.list())
-            return self._seen[1]
+                tables = self._catalog.list()
+                self._seen = (generation, tables, _views_of(tables))
+            return self._seen[1:]
 
     def unread(self, captures: Sequence[Capture]) -> list[Capture]:
         """Those of some captures that no stream table reads."""
@@ -59,16 +66,39 @@ class Readers:
         elif is_back and answer is not Answer.LEAVE:
             self._catalog.put_lake_object(mirror_object(capture), replace=True)
 
-    def views(self, connection: Connection, database: AttachedDatabase) -> dict[str, str]:
-        """The fingerprints of the database's views that queries read; empty for one that is gone."""
-        read = {d.name for t in self._tables for d in t.definition.dependencies if d.kind is SourceKind.VIEW}
-        names = {name for name in read if TableName.parse(name).database == database.name}
-        found: dict[str, str] = {}
-        for name in sorted(names):
-            _, schema, view = TableName.parse(name).parts
-            relation = find_named(connection, schema, view, any_case=True)
-            found[name] = fingerprint(relation.view_text or "") if relation is not None else ""
-        return found
+    def views(self, database: str) -> frozenset[str]:
+        """The database's views that queries read, by name or through others."""
+        return self._look()[1].get(database, frozenset())
+
+    def see_views(self, connection: Connection, database: str) -> dict[str, SeenView]:
+        """Those views as they are now, with the rights that reading them takes."""
+        names = {name: TableName.parse(name).parts[1:] for name in sorted(self.views(database))}
+        places = {name: (schema, view) for name, (schema, view) in names.items()}
+        found = look_at_views(connection, places.values())
+        for name, place in places.items():
+            if place not in found and (relation := find_named(connection, *place, any_case=True)) is not None:
+                places[name] = (relation.schema, relation.name)
+                found |= look_at_views(connection, [places[name]])
+        return {name: _seen(found.get(place)) for name, place in places.items()}
+
+
+def _views_of(tables: Iterable[StreamTable]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for name in {d.name for t in tables for d in t.definition.dependencies if d.kind is SourceKind.VIEW}:
+        if (database := TableName.parse(name).database) is not None:
+            found.setdefault(database, set()).add(name)
+    return {database: frozenset(names) for database, names in found.items()}
+
+
+def _seen(view: ViewRights | None) -> SeenView:
+    if view is None:
+        return SeenView(mark="")
+    reading, naming = view.reading_error(), view.naming_error()
+    return SeenView(
+        mark=fingerprint(view.text),
+        reading=error_record(reading) if reading is not None else None,
+        naming=error_record(naming) if naming is not None else None,
+    )
 
 
 def mirror_object(capture: Capture, stale: str | None = None) -> LakeObject:

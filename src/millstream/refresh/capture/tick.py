@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum, auto
 
 from millstream.catalog.attached import (
@@ -382,8 +382,8 @@ class Tick(TickState):
         database = with_details(database, {STARTED: self.started})
         if reading.unpublished:
             database = without_published(database, reading.unpublished)
-        if views := readers.views(cut.connection, self.database):
-            database = with_details(database, {VIEWS: views})
+        if views := readers.see_views(cut.connection, self.database.name):
+            database = with_details(database, {VIEWS: {name: asdict(seen) for name, seen in views.items()}})
         is_seen = database.details.get(VIEWS) != self.database.details.get(VIEWS)
         self.database = self._switched(cut, database) if reading.is_whole else database
         if self.database.mode is not CaptureMode.WAL:

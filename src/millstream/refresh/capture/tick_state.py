@@ -11,7 +11,7 @@ from millstream.catalog import Catalog
 from millstream.catalog.attached import BEHIND, POSITION, RESYNC, AttachedDatabase, Capture, CaptureMode
 from millstream.engine.worker import Worker
 from millstream.errors import MillstreamError
-from millstream.refresh.capture.behind import is_about_one_table, left_behind
+from millstream.refresh.capture.behind import is_about_one_table, left_behind, recorded_error
 from millstream.refresh.capture.landing import moved
 from millstream.refresh.capture.readers import Readers
 from millstream.refresh.capture.record import BUFFER, buffer_of, is_kept, is_whole
@@ -97,6 +97,8 @@ class TickState:
             return False
         if mode is CaptureMode.WAL and self.database.cdc == "trigger":  # nobody has to write for it to go back
             return False
+        if not self.readers.views(self.database.name) <= self.database.seen_views.keys():
+            return False
         return not any(POSITION in c.details for c in self._followed())
 
     def _followed(self) -> list[Capture]:
@@ -137,12 +139,20 @@ class TickState:
         current = [c for c in self.captures.values() if c.id not in self.behind]
         return {c.name: c.version for c in current if c.version is not None}
 
-    def refuse(self, names: Collection[str]) -> None:
-        """See that none of some tables was left behind.
+    def refuse(self, names: Collection[str], named_views: Collection[str] = ()) -> None:
+        """See that none of some tables was left behind, and that the rights to read through some views are there.
+
+        Args:
+            named_views: those that queries name themselves.
 
         Raises:
-            MillstreamError: why one was.
+            MillstreamError: why one was left behind; PRIVILEGE_MISSING.
         """
+        for name, seen in self.database.seen_views.items():
+            if seen.reading is not None and name in names:
+                raise recorded_error(seen.reading)
+            if seen.naming is not None and name in named_views:
+                raise recorded_error(seen.naming)
         for id_, error in self.behind.items():
             if self.captures[id_].name in names:
                 raise error

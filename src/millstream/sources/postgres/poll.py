@@ -63,11 +63,18 @@ def polling(connection: Connection) -> Iterator[Here]:
     Captured changes can be read in it. The rows of a table cannot: a rewrite or TRUNCATE that commits meanwhile makes
     the table look empty. For those there is `Snapshot`, which locks the table first.
     """
+    with one_snapshot(connection):
+        yield where(connection)
+
+
+@contextmanager
+def one_snapshot(connection: Connection) -> Iterator[None]:
+    """A transaction whose statements see one state of the database."""
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     connection.read_only = True
     try:
         with connection.transaction():
-            yield where(connection)
+            yield
     finally:
         connection.isolation_level = None
         connection.read_only = None

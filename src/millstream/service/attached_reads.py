@@ -91,7 +91,7 @@ def _read_now(lake: Lake, spark: SparkSession, database: AttachedDatabase, name:
     left_out = {column for column, _ in unreadable}
     columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in left_out])
     directory = lake.root / "copies" / hashlib.sha256(str(name).encode()).hexdigest()[:16]
-    with Snapshot(Address(database.address)) as snapshot:
+    with Snapshot(Address(database.address)) as snapshot:  # `chunks` locks it: the role may read some columns only
         rows = read_small(snapshot, relation, columns)
         if rows is not None:
             return spark.createDataFrame(rows, schema=mirror_schema(columns))

@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.named import MovedError, require
 from millstream.sources.postgres.buffer_sql import (
     BufferColumn,
     Event,
@@ -46,6 +47,7 @@ from millstream.sources.postgres.installed import (
 from millstream.sources.postgres.kept_columns import columns_in, kept_columns
 from millstream.sources.postgres.partition_owners import let_owners_add_partitions
 from millstream.sources.postgres.relations import Relation, RelationKind
+from millstream.sources.postgres.snapshot import moved_error
 from millstream.sources.postgres.trims import create_trims, forget_trims, note_trims
 from millstream.sources.postgres.types import MirrorColumn
 
@@ -298,8 +300,14 @@ def _is_disabled(connection: Connection, relation: Relation, schema: str) -> boo
 
 
 def _lock_writers_out(connection: Connection, relation: Relation, schema: str) -> None:
-    for table in tables_of(relation).values():
-        connection.execute(create_trigger(schema, relation.oid, Event.LOCK, table, by_row=False))
+    """Keep writers out, and see that under the locks the names mean the tables that were looked at."""
+    named = [relation.named, *(leaf.named for leaf in relation.leaves if leaf.oid != relation.oid)]
+    try:
+        for table in tables_of(relation).values():
+            connection.execute(create_trigger(schema, relation.oid, Event.LOCK, table, by_row=False))
+        require(connection, named)
+    except (MovedError, psycopg.errors.UndefinedTable, psycopg.errors.WrongObjectType) as e:
+        raise moved_error(f"{relation.qualified} was exchanged while it was to be captured: {e}") from e
 
 
 def _put_functions(

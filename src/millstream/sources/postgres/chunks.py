@@ -14,11 +14,12 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.named import MovedError, Named, hold, require
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import Connection, connect
 from millstream.sources.postgres.decode import BATCH_BYTES, read_csv
 from millstream.sources.postgres.relations import Relation, RelationKind, read_relations
-from millstream.sources.postgres.snapshot import import_snapshot, reading_error
+from millstream.sources.postgres.snapshot import import_snapshot, lock_error, moved_error, reading_error
 from millstream.sources.postgres.types import MirrorColumn, text_of
 
 if TYPE_CHECKING:
@@ -37,13 +38,13 @@ class Chunk:
     """Some rows of a relation: all of them, or those on some pages of one of its leaves.
 
     Args:
+        source: what has the rows, as it was looked at.
         is_only: leave out what inherits from it, which has chunks of its own.
         first_page, end_page: the range, open at the side of a None.
         rows, size_bytes: estimates.
     """
 
-    schema: str
-    name: str
+    source: Named
     is_only: bool
     first_page: int | None
     end_page: int | None
@@ -53,7 +54,7 @@ class Chunk:
     def query(self, columns: Sequence[MirrorColumn]) -> sql.Composed:
         """The SELECT of some columns."""
         items = sql.SQL(", ").join(text_of(c, sql.Identifier(c.name)) for c in columns)
-        source = sql.SQL("ONLY {}" if self.is_only else "{}").format(sql.Identifier(self.schema, self.name))
+        source = sql.SQL("ONLY {}" if self.is_only else "{}").format(self.source.identifier)
         ends = [(sql.SQL(">="), self.first_page), (sql.SQL("<"), self.end_page)]
         within = [
             sql.SQL("ctid {} {}::pg_catalog.tid").format(operator, sql.Literal(f"({page},0)"))
@@ -82,7 +83,7 @@ def chunks(
             partitions, and then the table is one piece.
 
     Raises:
-        MillstreamError: SOURCE_MISSING.
+        MillstreamError: SOURCE_MISSING; SOURCE_CHANGED if its name means another relation now.
     """
     # as the connection's snapshot has it: partitions come and go
     now = read_relations(connection, [relation.oid]).get(relation.oid)
@@ -103,15 +104,16 @@ def chunks(
         leaf = leaves[oid]
         rows = _expected_rows(rows_then, pages_then, pages)
         if kind != "r":  # a foreign partition
-            found.append(Chunk(leaf.schema, leaf.name, False, None, None, rows, size_bytes or 0))
+            found.append(Chunk(leaf.named, False, None, None, rows, size_bytes or 0))
             continue
         step = max(1, int(pages * target_rows / rows)) if rows else 1
         starts = [*range(0, pages, step), None] if rows > target_rows else [0, None]
         for first, end in pairwise(starts):
             share = ((end or pages) - (first or 0)) / pages if pages else 0.0
             # the first and the last piece have no bound: pages may be added
-            chunk = Chunk(leaf.schema, leaf.name, True, first or None, end, int(rows * share), int(size_bytes * share))
-            found.append(chunk)
+            found.append(
+                Chunk(leaf.named, True, first or None, end, int(rows * share), int(size_bytes * share))
+            )
     return found
 
 
@@ -121,7 +123,8 @@ def read_chunk(
     """The rows of a piece as of an exported snapshot.
 
     Raises:
-        MillstreamError: SNAPSHOT_LOST, LOCK_TIMEOUT, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, VALUE_UNSUPPORTED.
+        MillstreamError: SNAPSHOT_LOST, LOCK_TIMEOUT, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, VALUE_UNSUPPORTED;
+            SOURCE_CHANGED if the name of what it is a piece of means another relation now.
     """
     return read_chunks(address, snapshot_name, [chunk], columns, batch_bytes)
 
@@ -138,9 +141,13 @@ def read_chunks(
         import_snapshot(connection, snapshot_name)
         for chunk in wanted:
             try:
+                hold(connection, chunk.source, forbidden=chunk.source.forbidden(only=chunk.is_only))
                 yield from read_csv(_copied(connection, chunk.query(columns)), columns, batch_bytes)
+                require(connection, [chunk.source])  # its schema may have been renamed, and be another one
+            except MovedError as e:
+                raise moved_error(str(e)) from e
             except psycopg.Error as e:
-                raise reading_error(address, e, f"{chunk.schema}.{chunk.name}") from e
+                raise reading_error(address, e, chunk.source.qualified, kind=chunk.source.kind) from e
 
 
 def _copied(connection: Connection, query: sql.Composed) -> Iterator[bytes]:
@@ -183,14 +190,20 @@ def _copied(connection: Connection, query: sql.Composed) -> Iterator[bytes]:
 
 
 def _whole(connection: Connection, relation: Relation) -> Chunk:
-    counted = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(sql.Identifier(relation.schema, relation.name))
-    rows = 0
-    # Who may not read it is told when he does; the transaction may have others to read.
-    with suppress(psycopg.errors.InsufficientPrivilege), connection.transaction():
-        row = connection.execute(counted).fetchone()
-        assert row is not None
-        rows = int(row[0][0]["Plan"]["Plan Rows"])
-    return Chunk(relation.schema, relation.name, False, None, None, rows, rows * 100)
+    source, rows = relation.named, 0
+    counted = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source.identifier)
+    try:
+        # Who may not read it is told when he does; the transaction may have others to read.
+        with suppress(psycopg.errors.InsufficientPrivilege), connection.transaction():
+            hold(connection, source, forbidden=source.forbidden())
+            row = connection.execute(counted).fetchone()
+            assert row is not None
+            rows = int(row[0][0]["Plan"]["Plan Rows"])
+    except MovedError as e:
+        raise moved_error(str(e)) from e
+    except psycopg.errors.LockNotAvailable as e:
+        raise lock_error(source.qualified) from e
+    return Chunk(source, False, None, None, rows, rows * 100)
 
 
 def _expected_rows(rows_then: float, pages_then: int, pages: int) -> int:

@@ -22,7 +22,9 @@ _EVIL = """
 CREATE FUNCTION public.evil() RETURNS int LANGUAGE plpgsql IMMUTABLE AS
 $$ BEGIN RAISE LOG 'EVIL of % ran as %', current_database(), current_user; RETURN 1; END $$
 """
-_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND usename = 'millstream' AND wait_event_type = 'Lock'"
+_WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND usename = 'millstream' AND wait_event_type = 'Lock'"
+)
 
 
 def make_evil(owner: psycopg.Connection[Any]) -> None:

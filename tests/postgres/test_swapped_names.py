@@ -25,8 +25,8 @@ from millstream.postgres import named
 from millstream.sources.postgres import chunks as chunks_module
 from millstream.sources.postgres.buffers import install
 from millstream.sources.postgres.chunks import chunks, read_chunk
-from millstream.sources.postgres.publication import ensure_published, unpublish
 from millstream.sources.postgres.installed import BufferSettings
+from millstream.sources.postgres.publication import ensure_published, unpublish
 from millstream.sources.postgres.relations import find_relation
 from millstream.sources.postgres.snapshot import Snapshot
 from millstream.sources.postgres.types import mirror_columns

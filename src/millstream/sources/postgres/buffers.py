@@ -16,7 +16,9 @@ import psycopg
 from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.closed import Grant, close
 from millstream.postgres.named import MovedError, require
+from millstream.postgres.turns import CollidedError, colliding, prepare_turns, take_turn
 from millstream.sources.postgres.buffer_sql import (
     BufferColumn,
     Event,
@@ -27,7 +29,6 @@ from millstream.sources.postgres.buffer_sql import (
     fitting_statements,
     function_name,
     function_statements,
-    schema_statements,
     trigger_name,
 )
 from millstream.sources.postgres.connection import Connection
@@ -45,7 +46,7 @@ from millstream.sources.postgres.installed import (
     triggers_of,
 )
 from millstream.sources.postgres.kept_columns import columns_in, kept_columns
-from millstream.sources.postgres.partition_owners import let_owners_add_partitions
+from millstream.sources.postgres.partition_owners import let_owners_add_partitions, owners_adding_partitions
 from millstream.sources.postgres.relations import Relation, RelationKind
 from millstream.sources.postgres.snapshot import moved_error
 from millstream.sources.postgres.trims import create_trims, forget_trims, note_trims
@@ -107,6 +108,7 @@ def widen(
         _put_functions(connection, relation, [*kept, *more], found.by_row, settings.schema)
         if is_disabled:
             _put_triggers(connection, relation, found.by_row, settings.schema)
+        close_schema(connection, settings.schema)
         return buffer_info(connection, relation, settings)
 
     return with_locks(connection, settings, f"{relation.qualified} cannot be captured", work)
@@ -157,25 +159,46 @@ def prepare_schema(connection: Connection, relation: Relation, settings: BufferS
         raise MillstreamError(
             Code.PRIVILEGE_MISSING, f"the role may not capture {relation.qualified}", hint="run: " + " ".join(missing)
         )
+    failed = f"the schema {settings.schema} cannot be made"
+    with_locks(connection, settings, failed, lambda: _make_schema(connection, settings))
+
+
+def _make_schema(connection: Connection, settings: BufferSettings) -> None:
     name = sql.Identifier(settings.schema)
-    with connection.transaction():
-        _lock_schema(connection, settings.schema)
-        found = connection.execute(
-            "SELECT nspowner = current_user::regrole, obj_description(oid, 'pg_namespace') FROM pg_namespace "
-            "WHERE nspname = %s",
-            [settings.schema],
-        ).fetchone()
-        if found is not None and found != (True, settings.mark):
-            raise MillstreamError(
-                Code.NAME_TAKEN,
-                f"the schema {settings.schema} of the database belongs to somebody else: {found[1] or 'no comment'}",
-                hint="choose another schema for the buffers",
-            )
-        if found is None:
-            for statement in schema_statements(settings.schema):
-                connection.execute(statement)
-            connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(name, sql.Literal(settings.mark)))
-        create_trims(connection, settings.schema)
+    found = connection.execute(
+        "SELECT pg_get_userbyid(nspowner) = current_user, obj_description(oid, 'pg_namespace') FROM pg_namespace "
+        "WHERE nspname = %s",
+        [settings.schema],
+    ).fetchone()
+    if found is not None and found != (True, settings.mark):
+        raise MillstreamError(
+            Code.NAME_TAKEN,
+            f"the schema {settings.schema} of the database belongs to somebody else: {found[1] or 'no comment'}",
+            hint="choose another schema for the buffers",
+        )
+    if found is None:
+        with colliding():
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+        connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(name, sql.Literal(settings.mark)))
+    prepare_turns(connection, settings.schema)
+    take_turn(connection, settings.schema)
+    create_trims(connection, settings.schema)
+    close_schema(connection, settings.schema)
+
+
+def close_schema(connection: Connection, schema: str) -> None:
+    """Have what was made there be for nobody else; the owners of captured partitioned tables need their functions."""
+    owners: set[tuple[str, str]] | None = None
+
+    def is_meant(grant: Grant) -> bool:
+        nonlocal owners
+        if grant.kind != "ROUTINE" or grant.grantee is None:
+            return False
+        if owners is None:
+            owners = owners_adding_partitions(connection, schema)
+        return (grant.name, grant.grantee) in owners
+
+    close(connection, schema, is_meant)
 
 
 def put_in_place(
@@ -203,6 +226,7 @@ def put_in_place(
     row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
     assert row is not None
     note_trims(connection, schema, [relation.oid], row[0])  # writers are locked out: it sees all that is not buffered
+    close_schema(connection, schema)
     return buffer_info(connection, relation, settings)
 
 
@@ -219,7 +243,7 @@ def with_locks(connection: Connection, settings: BufferSettings, failed: str, wo
             with connection.transaction(), _coded(failed):
                 connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(settings.lock_timeout_ms))
                 return work()
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as e:
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, CollidedError, MovedError) as e:
             if time.monotonic() + pause > until:
                 raise MillstreamError(
                     Code.LOCK_TIMEOUT,
@@ -282,15 +306,10 @@ def _put_fitting(connection: Connection, schema: str, columns: Sequence[BufferCo
     )
     missing = set(types).difference(name for (name,) in found)
     if missing:
-        _lock_schema(connection, schema)
+        take_turn(connection, schema)
     for name in sorted(missing):
         for statement in fitting_statements(schema, types[name]):
             connection.execute(statement)
-
-
-def _lock_schema(connection: Connection, schema: str) -> None:
-    """Two sessions that create one object would collide in the server's catalog."""
-    connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"millstream {schema}"])
 
 
 def _is_disabled(connection: Connection, relation: Relation, schema: str) -> bool:

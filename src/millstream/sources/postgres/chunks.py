@@ -111,9 +111,7 @@ def chunks(
         for first, end in pairwise(starts):
             share = ((end or pages) - (first or 0)) / pages if pages else 0.0
             # the first and the last piece have no bound: pages may be added
-            found.append(
-                Chunk(leaf.named, True, first or None, end, int(rows * share), int(size_bytes * share))
-            )
+            found.append(Chunk(leaf.named, True, first or None, end, int(rows * share), int(size_bytes * share)))
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import psycopg
 from psycopg import sql
 
+from millstream.sources.postgres.buffers import close_schema
 from millstream.sources.postgres.connection import Connection
 
 _TABLE, _FUNCTION = "guarded_columns", "guard_columns"
@@ -52,6 +53,7 @@ def guard(connection: Connection, schema: str, columns: Mapping[int, Sequence[st
                 ).format(table),
                 [oid, list(names)],
             )
+        close_schema(connection, schema)
     return True
 
 

@@ -199,7 +199,7 @@ def unpublish(connection: Connection, name: str, oid: int, settings: BufferSetti
         row = connection.execute(_MEMBER, [name, oid]).fetchone()
         if row is not None:
             member = Named(oid, *row)
-            _hold(connection, member)
+            hold(connection, member)
             statement = sql.SQL("ALTER PUBLICATION {} DROP TABLE {}")
             connection.execute(statement.format(sql.Identifier(name), member.identifier))
 

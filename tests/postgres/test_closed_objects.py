@@ -49,20 +49,14 @@ FROM (
     JOIN pg_class c ON c.oid = a.attrelid JOIN ours ON ours.oid = c.relnamespace WHERE a.attacl IS NOT NULL
 ) o(kind, name, owner, acl) LEFT JOIN LATERAL aclexplode(o.acl) a ON true
 """
-_OPEN = (
-    "GRANT ALL ON TABLES",
-    "GRANT ALL ON SEQUENCES",
-    "GRANT ALL ON FUNCTIONS",
-    "GRANT ALL ON TYPES",
-    "GRANT ALL ON SCHEMAS",
-)
+_KINDS = ("TABLES", "SEQUENCES", "FUNCTIONS", "TYPES", "SCHEMAS")
 
 
 def open_by_default(shop: Shop) -> None:
     """The role has given everybody, and a stranger by name, all rights on whatever it makes."""
     with connected(shop) as connection:
-        for right in _OPEN:
-            connection.execute(f"ALTER DEFAULT PRIVILEGES {right} TO PUBLIC, stranger")
+        for kind in _KINDS:
+            connection.execute(f"ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO PUBLIC, stranger")
 
 
 def rights(shop: Shop) -> tuple[set[tuple[str, str]], set[tuple[str, str, str, str]]]:
@@ -193,6 +187,7 @@ def test_a_stranger_cannot_stall_capture_or_serving(shop: Shop, owner: Owner, mo
     monkeypatch.setattr(locks, "_PATIENCE_SECONDS", 3.0)
     owner.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     owner.execute("CREATE TABLE u (id int PRIMARY KEY, v numeric)")
+    owner.execute(f"ALTER DATABASE {shop.name} SET lock_timeout = '5s'")
     first, second = served(shop, KEYED, ["k"]), served(shop, KEYED, ["k"], name="others")
     settings = BufferSettings(patience_seconds=3)
     with shop.connect() as connection:
@@ -200,14 +195,8 @@ def test_a_stranger_cannot_stall_capture_or_serving(shop: Shop, owner: Owner, mo
         connection.execute("SET lock_timeout = '5s'; SET statement_timeout = '10s'")
         with held_by_a_stranger(shop, *_NUMBERS):
             install(connection, relations[0], mirror_columns(relations[0], None), settings)
-            first.as_owner("ALTER ROLE millstream SET lock_timeout = '5s'")
             first.serve((1, 10))
-        tables = [
-            "millstream_changes.ddl_lock",
-            "millstream_changes.trims",
-            "millstream.ddl_lock",
-            "millstream.serving",
-        ]
+        tables = [f"{schema}.ddl_lock" for schema in OURS] + ["millstream_changes.trims", "millstream.serving"]
         parsed = [s.format(n=n, t=t) for n, t in enumerate(tables) for s in _PARSED]
         with held_by_a_stranger(shop, *_NUMBERS, *parsed):
             install(connection, relations[1], mirror_columns(relations[1], None), settings)
@@ -259,32 +248,36 @@ def test_who_holds_the_turn_keeps_no_slot_waiting(shop: Shop, owner: Owner) -> N
 @pytest.mark.parametrize("what", ["capture", "serving"])
 def test_sessions_that_begin_at_once_all_succeed(server: Server, what: str) -> None:
     for _ in range(4):
-        shop = new_shop(server)
-        with shop.owner() as owner:
-            for i in range(4):
-                owner.execute(f"CREATE TABLE t{i} (id int PRIMARY KEY, v text, n numeric)")
-        tables = [served(shop, KEYED, ["k"], name=f"s{i}") for i in range(4)]
-        failed: list[BaseException] = []
-        gate = threading.Barrier(4)
+        assert begun_at_once(new_shop(server), what) == []
 
-        def begin(i: int, shop: Shop = shop, tables: list[Table] = tables, gate: threading.Barrier = gate) -> None:
-            try:
-                with shop.connect() as connection:
-                    relation = find_relation(connection, f"t{i}")
-                    gate.wait()
-                    if what == "capture":
-                        install(connection, relation, mirror_columns(relation, None))
-                    else:
-                        tables[i].serve((i, i))
-            except BaseException as error:
-                failed.append(error)
 
-        threads = [threading.Thread(target=begin, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failed == []
+def begun_at_once(shop: Shop, what: str, sessions: int = 4) -> list[Exception]:
+    """What sessions fail by that make the same schema at the same time."""
+    with shop.owner() as owner:
+        for i in range(sessions):
+            owner.execute(f"CREATE TABLE t{i} (id int PRIMARY KEY, v text, n numeric)")
+    tables = [served(shop, KEYED, ["k"], name=f"s{i}") for i in range(sessions)]
+    failed: list[Exception] = []
+    gate = threading.Barrier(sessions)
+
+    def begin(i: int) -> None:
+        try:
+            with shop.connect() as connection:
+                relation = find_relation(connection, f"t{i}")
+                gate.wait()
+                if what == "capture":
+                    install(connection, relation, mirror_columns(relation, None))
+                else:
+                    tables[i].serve((i, i))
+        except (MillstreamError, psycopg.Error) as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=begin, args=(i,)) for i in range(sessions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failed
 
 
 def test_a_schema_of_somebody_elses_is_not_read(shop: Shop, owner: Owner, tmp_path: Path) -> None:

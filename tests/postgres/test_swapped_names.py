@@ -14,13 +14,13 @@ from swaps import (
     TABLE_FOR_TABLE,
     VIEW_FOR_MATERIALIZED,
     VIEW_FOR_TABLE,
-    caught,
+    code_of,
     evil_runs,
     make_evil,
     swapped_while_waiting,
 )
 
-from millstream.errors import Code, MillstreamError
+from millstream.errors import Code
 from millstream.postgres import named
 from millstream.sources.postgres import chunks as chunks_module
 from millstream.sources.postgres.buffers import install
@@ -50,19 +50,14 @@ def setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(named, "RESTRICTION", "restrict_nothing_that_is_known")
 
 
-def coded(error: Exception | None) -> Code | None:
-    assert error is None or isinstance(error, MillstreamError), repr(error)
-    return error.code if error is not None else None
-
-
 @pytest.mark.usefixtures("sources", "setting")
 class TestReading:
     def test_a_table_that_is_locked_for_a_load(self, shop: Shop) -> None:
         with shop.connect() as connection:
             relation = find_relation(connection, "t")
         with swapped_while_waiting(shop, *VIEW_FOR_TABLE):
-            error = caught(lambda: Snapshot(shop.address, [relation]).__enter__())
-        assert (coded(error), evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
+            code = code_of(lambda: Snapshot(shop.address, [relation]).__enter__())
+        assert (code, evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
 
     def test_a_chunk_that_a_worker_reads(self, shop: Shop) -> None:
         with shop.connect() as connection:
@@ -74,8 +69,8 @@ class TestReading:
             row = snapshot.connection.execute("SELECT pg_export_snapshot()").fetchone()
             assert row is not None
             with swapped_while_waiting(shop, *VIEW_FOR_TABLE):
-                error = caught(lambda: list(read_chunk(snapshot.address, row[0], piece, columns)))
-        assert (coded(error), evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
+                code = code_of(lambda: list(read_chunk(snapshot.address, row[0], piece, columns)))
+        assert (code, evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
 
     def test_the_partition_that_a_worker_reads(self, shop: Shop, owner: Owner) -> None:
         owner.execute("CREATE TABLE p (id int, v int) PARTITION BY LIST (id)")
@@ -96,15 +91,15 @@ class TestReading:
                 "ALTER TABLE p1 RENAME TO p1_old",
                 "CREATE VIEW p1 AS SELECT evil() AS id, v FROM p1_old",
             ):
-                error = caught(lambda: list(read_chunk(snapshot.address, row[0], piece, columns)))
-        assert (coded(error), evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
+                code = code_of(lambda: list(read_chunk(snapshot.address, row[0], piece, columns)))
+        assert (code, evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
 
     def test_a_materialized_view_whose_rows_are_estimated(self, shop: Shop) -> None:
         with shop.connect() as connection:
             relation = find_relation(connection, "m")
         with Snapshot(shop.address) as snapshot, swapped_while_waiting(shop, *VIEW_FOR_MATERIALIZED):
-            error = caught(lambda: chunks(snapshot.connection, relation))
-        assert (coded(error), evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
+            code = code_of(lambda: chunks(snapshot.connection, relation))
+        assert (code, evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
 
     def test_what_is_held_cannot_be_exchanged(self, shop: Shop, owner: Owner) -> None:
         owner.execute("SET lock_timeout = '100ms'")
@@ -146,8 +141,8 @@ class TestReadingInARenamedSchema:
         columns = mirror_columns(relation, None)
         with Snapshot(shop.address, [relation]) as snapshot:
             [piece] = chunks(snapshot.connection, relation, columns)
-            error = caught(lambda: list(read_chunk(snapshot.address, snapshot.name, piece, columns)))
-        assert (coded(error), evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
+            code = code_of(lambda: list(read_chunk(snapshot.address, snapshot.name, piece, columns)))
+        assert (code, evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
 
 
 @pytest.mark.usefixtures("sources", "setting")
@@ -157,8 +152,8 @@ class TestTicks:
             kit.read("r", "t", "id", "v")
             owner.execute("VACUUM FULL t")
             with swapped_while_waiting(shop, *VIEW_FOR_TABLE):
-                error = caught(lambda: kit.tick("t"))
-            assert (coded(error), evil_runs(shop)) == (Code.SOURCE_NO_CHANGE_FEED, [])
+                code = code_of(lambda: kit.tick("t"))
+            assert (code, evil_runs(shop)) == (Code.SOURCE_NO_CHANGE_FEED, [])
             owner.execute("DROP VIEW t")
             owner.execute("ALTER TABLE t_old RENAME TO t")
             owner.execute("INSERT INTO t VALUES (3, 30)")
@@ -168,24 +163,24 @@ class TestTicks:
     def test_a_table_that_is_being_loaded(self, shop: Shop, owner: Owner, tmp_path: Path) -> None:
         with open_kit(tmp_path / "lake", shop.address) as kit:
             with swapped_while_waiting(shop, *VIEW_FOR_TABLE):
-                error = caught(lambda: kit.read("r", "t", "id", "v"))
-            assert (coded(error), evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
+                code = code_of(lambda: kit.read("r", "t", "id", "v"))
+            assert (code, evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
             assert owner.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal").fetchone() == (0,)
 
     def test_a_view_under_the_name_of_a_table(self, shop: Shop, owner: Owner, tmp_path: Path) -> None:
         with open_kit(tmp_path / "lake", shop.address) as kit:
             for statement in VIEW_FOR_TABLE:
                 owner.execute(statement)
-            error = caught(lambda: kit.read("r", "t", "id", "v"))
-            assert (coded(error), evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
+            code = code_of(lambda: kit.read("r", "t", "id", "v"))
+            assert (code, evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
 
     def test_a_materialized_view_that_is_a_view_now(self, shop: Shop, owner: Owner, tmp_path: Path) -> None:
         with open_kit(tmp_path / "lake", shop.address) as kit:
             kit.read("r", "m", "id", "v")
             for statement in VIEW_FOR_MATERIALIZED:
                 owner.execute(statement)
-            error = caught(lambda: kit.tick("m"))
-            assert (coded(error), evil_runs(shop)) == (Code.SOURCE_NO_CHANGE_FEED, [])
+            code = code_of(lambda: kit.tick("m"))
+            assert (code, evil_runs(shop)) == (Code.SOURCE_NO_CHANGE_FEED, [])
             owner.execute("DROP VIEW m")
             owner.execute("ALTER MATERIALIZED VIEW m_old RENAME TO m")
             owner.execute("INSERT INTO t VALUES (3, 30)")
@@ -197,8 +192,8 @@ class TestTicks:
         with open_kit(tmp_path / "lake", shop.address) as kit:
             kit.read("r", "m", "id", "v")
             with swapped_while_waiting(shop, *VIEW_FOR_MATERIALIZED):
-                error = caught(lambda: kit.tick("m"))
-            assert (coded(error), evil_runs(shop)) == (Code.SOURCE_NO_CHANGE_FEED, [])
+                code = code_of(lambda: kit.tick("m"))
+            assert (code, evil_runs(shop)) == (Code.SOURCE_NO_CHANGE_FEED, [])
 
 
 @pytest.mark.usefixtures("sources")
@@ -209,8 +204,8 @@ class TestDefinitions:
             columns = mirror_columns(relation, None)
             settings = BufferSettings(lock_timeout_ms=8_000)
             with swapped_while_waiting(shop, *TABLE_FOR_TABLE):
-                error = caught(lambda: install(connection, relation, columns, settings))
-        assert coded(error) is Code.SOURCE_CHANGED
+                code = code_of(lambda: install(connection, relation, columns, settings))
+        assert code is Code.SOURCE_CHANGED
         assert owner.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal").fetchone() == (0,)
 
     def test_another_table_is_not_published_nor_another_taken_out(self, shop: Shop, owner: Owner) -> None:
@@ -221,8 +216,8 @@ class TestDefinitions:
             with shop.connect() as connection:
                 relation = find_relation(connection, "t")
                 with swapped_while_waiting(shop, *TABLE_FOR_TABLE):
-                    error = caught(lambda: ensure_published(connection, "pub", [(relation, ["id"])], settings))
-                assert coded(error) is Code.SOURCE_CHANGED
+                    code = code_of(lambda: ensure_published(connection, "pub", [(relation, ["id"])], settings))
+                assert code is Code.SOURCE_CHANGED
                 assert owner.execute("SELECT * FROM pg_publication_tables").fetchall() == []
                 other = find_relation(connection, "t")
                 ensure_published(connection, "pub", [(other, ["id"])], settings)

@@ -1,1 +1,1 @@
-"""What capture and serving need alike in a PostgreSQL database: names that stay, objects for nobody else, one at a time."""
+"""What capture and serving need alike in a PostgreSQL database: names that stay, closed objects, and taking turns."""

@@ -4,9 +4,9 @@ Statements name relations. Between looking one up and naming it, its owner can p
 whose functions run with the rights of the role that reads it. So a relation is locked under its name first, and only
 then is the name looked up again: while the lock is held, nobody can rename or drop it, or move it to another schema.
 
-What a lock on a table does not hold is its *schema*, which its owner may rename at any time, and put another one in its
-place. Against that there is `restrict`, where the server knows the setting (14.13, 15.8, 16.4, 17 and later): no view
-of a user's is expanded then, whatever a name has come to mean; and a reader looks at the name once more when it is done.
+A lock on a table does not hold its *schema*, whose owner may rename it at any time, and put another one in its place.
+Against that there is `restrict`, where the server knows the setting (14.13, 15.8, 16.4, 17 and later): no view of a
+user's is expanded then, whatever a name has come to mean; and a reader looks the name up once more when it is done.
 Which statements name what, and what holds it: docs/adr/0017-locked-before-read.md.
 """
 

@@ -11,7 +11,8 @@ from millstream.sources.postgres.connection import Connection
 # Of triggers only those for rows are given to a new partition.
 _OWNERS = """
 WITH RECURSIVE below AS (
-  SELECT c.oid, c.relowner FROM pg_class c WHERE c.relkind = 'p' AND (c.oid = ANY(%(oids)s::oid[]) OR %(oids)s::oid[] IS NULL)
+  SELECT c.oid, c.relowner FROM pg_class c
+  WHERE c.relkind = 'p' AND (c.oid = ANY(%(oids)s::oid[]) OR %(oids)s::oid[] IS NULL)
   UNION
   SELECT c.oid, c.relowner FROM below b JOIN pg_inherits i ON i.inhparent = b.oid JOIN pg_class c ON c.oid = i.inhrelid
   WHERE c.relkind = 'p'

@@ -39,9 +39,9 @@ def evil_runs(shop: Shop) -> list[str]:
 
 
 @contextmanager
-def swapped_while_waiting(shop: Shop, *statements: str) -> Iterator[None]:
+def swapped_while_waiting(shop: Shop, *statements: str, role: str = "shop_owner") -> Iterator[None]:
     """Inside the block, whoever waits for what the statements have locked goes on when they are committed."""
-    with psycopg.connect(shop.server.url(shop.name, "shop_owner")) as owner, shop.server.superuser() as watch:
+    with psycopg.connect(shop.server.url(shop.name, role)) as owner, shop.server.superuser() as watch:
         for statement in statements:
             owner.execute(statement)
 

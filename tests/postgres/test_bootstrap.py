@@ -374,7 +374,7 @@ def test_the_driver_reads_several_pieces_side_by_side(shop: Shop, monkeypatch: p
         owner.execute("CREATE TABLE t (id int, k int, v text)")
     fill(shop, "t", 5_000)
     relation, columns = relation_of(shop, "t")
-    monkeypatch.setattr(bootstrap, "chunks", lambda *_: chunks(*_, target_rows=500))
+    monkeypatch.setattr(bootstrap, "chunks", lambda *_, **__: chunks(*_, target_rows=500))
     told: list[tuple[int, int]] = []
     with writers(shop, "t"), Snapshot(shop.address, [relation]) as snapshot:
         rows = read_small(snapshot, relation, columns, lambda done, of: told.append((done, of)))
@@ -439,7 +439,7 @@ def test_a_table_too_large_for_the_driver_is_left_to_spark(shop: Shop, monkeypat
         assert read_small(snapshot, relation, columns, max_rows=100) is None
         monkeypatch.setattr(bootstrap, "DRIVER_BYTES", 10_000)  # as if it were found out on the way
         monkeypatch.setattr(
-            bootstrap, "chunks", lambda *_: [replace(c, size_bytes=0) for c in chunks(*_, target_rows=9)]
+            bootstrap, "chunks", lambda *_, **__: [replace(c, size_bytes=0) for c in chunks(*_, target_rows=9)]
         )
         assert read_small(snapshot, relation, columns) is None
 

@@ -277,7 +277,8 @@ class Captures:
             capture = self._captured(connection, capture, relation)
         begun = self._database(database.name).position
         self._progress(f"loading {capture.name}")
-        with cutting(Address(database.address), connection, {capture.id: relation}) as cut:
+        address, trusted = Address(database.address), self._settings.trusted_roles
+        with cutting(address, connection, {capture.id: relation}, trusted) as cut:
             if not is_as_it_was(cut.connection, relation, columns):
                 return None
             look = look_at(cut.connection, {relation.oid: [c.name for c in columns]})[relation.oid]

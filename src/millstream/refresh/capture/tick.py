@@ -173,7 +173,7 @@ class Tick(TickState):
         found_now = {id_: self._relation(self.connection, id_) for id_ in self.again}
         relations = {id_: r for id_, r in found_now.items() if r is not None and r.kind is not RelationKind.VIEW}
         polled = self.second() if self.database.mode is CaptureMode.WAL else self.connection
-        with cutting(Address(self.database.address), polled, relations) as cut:
+        with cutting(Address(self.database.address), polled, relations, self.settings.trusted_roles) as cut:
             if cut.identity != self.identity:
                 return _Outcome.AGAIN, {}
             verdicts = self._judge(cut.connection)

@@ -18,6 +18,7 @@ from millstream.postgres.named import MovedError, Named, hold, require
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import Connection, connect
 from millstream.sources.postgres.decode import BATCH_BYTES, read_csv
+from millstream.sources.postgres.planned_code import refuse_planned_code
 from millstream.sources.postgres.relations import Relation, RelationKind, read_relations
 from millstream.sources.postgres.snapshot import import_snapshot, lock_error, moved_error, reading_error
 from millstream.sources.postgres.types import MirrorColumn, text_of
@@ -42,6 +43,7 @@ class Chunk:
         is_only: leave out what inherits from it, which has chunks of its own.
         first_page, end_page: the range, open at the side of a None.
         rows, size_bytes: estimates.
+        trusted: roles whose functions may run when it is read.
     """
 
     source: Named
@@ -50,6 +52,7 @@ class Chunk:
     end_page: int | None
     rows: int
     size_bytes: int
+    trusted: tuple[str, ...] = ()
 
     def query(self, columns: Sequence[MirrorColumn]) -> sql.Composed:
         """The SELECT of some columns."""
@@ -74,29 +77,35 @@ FROM pg_class c WHERE c.oid = ANY(%s) ORDER BY c.oid
 
 
 def chunks(
-    connection: Connection, relation: Relation, columns: Sequence[MirrorColumn] = (), target_rows: int = TARGET_ROWS
+    connection: Connection,
+    relation: Relation,
+    columns: Sequence[MirrorColumn] = (),
+    target_rows: int = TARGET_ROWS,
+    trusted: tuple[str, ...] = (),
 ) -> list[Chunk]:
     """Pieces of about `target_rows` rows that make up the relation, whatever is added to it meanwhile.
 
     Args:
         columns: what will be read; a role may have the right to read them of a partitioned table and not of its
             partitions, and then the table is one piece.
+        trusted: roles whose functions may run when it is read.
 
     Raises:
-        MillstreamError: SOURCE_MISSING; SOURCE_CHANGED if its name means another relation now.
+        MillstreamError: SOURCE_MISSING; SOURCE_CHANGED if its name means another relation now; UNTRUSTED_CODE.
     """
     # as the connection's snapshot has it: partitions come and go
     now = read_relations(connection, [relation.oid]).get(relation.oid)
     if now is None:
         raise MillstreamError(Code.SOURCE_MISSING, f"{relation.qualified} was dropped")
     relation = now
+    _refuse_code(connection, relation.named, trusted)
     if relation.kind not in (RelationKind.TABLE, RelationKind.PARTITIONED):
         # a view has no pages, and a refresh of a materialized one replaces them in the eyes of older snapshots, too
-        return [_whole(connection, relation)]
+        return [_whole(connection, relation, trusted)]
     leaves = {leaf.oid: leaf for leaf in relation.leaves}
     sizes = connection.execute(_SIZES, [[c.name for c in columns], list(leaves)]).fetchall()
     if not all(may_read for *_, may_read in sizes):
-        return [_whole(connection, relation)]
+        return [_whole(connection, relation, trusted)]
     total = sum(_expected_rows(rows, pages_then, pages) for _, _, rows, pages_then, pages, *_ in sizes)
     target_rows = max(target_rows, int(total / _MAX_CHUNKS))
     found: list[Chunk] = []
@@ -104,14 +113,16 @@ def chunks(
         leaf = leaves[oid]
         rows = _expected_rows(rows_then, pages_then, pages)
         if kind != "r":  # a foreign partition
-            found.append(Chunk(leaf.named, False, None, None, rows, size_bytes or 0))
+            found.append(Chunk(leaf.named, False, None, None, rows, size_bytes or 0, trusted))
             continue
         step = max(1, int(pages * target_rows / rows)) if rows else 1
         starts = [*range(0, pages, step), None] if rows > target_rows else [0, None]
         for first, end in pairwise(starts):
             share = ((end or pages) - (first or 0)) / pages if pages else 0.0
             # the first and the last piece have no bound: pages may be added
-            found.append(Chunk(leaf.named, True, first or None, end, int(rows * share), int(size_bytes * share)))
+            found.append(
+                Chunk(leaf.named, True, first or None, end, int(rows * share), int(size_bytes * share), trusted)
+            )
     return found
 
 
@@ -122,7 +133,7 @@ def read_chunk(
 
     Raises:
         MillstreamError: SNAPSHOT_LOST, LOCK_TIMEOUT, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, VALUE_UNSUPPORTED;
-            SOURCE_CHANGED if the name of what it is a piece of means another relation now.
+            SOURCE_CHANGED if the name of what it is a piece of means another relation now; UNTRUSTED_CODE.
     """
     return read_chunks(address, snapshot_name, [chunk], columns, batch_bytes)
 
@@ -140,6 +151,7 @@ def read_chunks(
         for chunk in wanted:
             try:
                 hold(connection, chunk.source, forbidden=chunk.source.forbidden(only=chunk.is_only))
+                _refuse_code(connection, chunk.source, chunk.trusted)
                 yield from read_csv(_copied(connection, chunk.query(columns)), columns, batch_bytes)
                 require(connection, [chunk.source])  # its schema may have been renamed, and be another one
             except MovedError as e:
@@ -187,7 +199,12 @@ def _copied(connection: Connection, query: sql.Composed) -> Iterator[bytes]:
             pgconn.finish()  # left half-way, the connection is of no use
 
 
-def _whole(connection: Connection, relation: Relation) -> Chunk:
+def _refuse_code(connection: Connection, source: Named, trusted: tuple[str, ...]) -> None:
+    if source.kind != RelationKind.VIEW:  # which is read on purpose, and is made of its owner's code
+        refuse_planned_code(connection, source.oid, source.qualified, trusted)
+
+
+def _whole(connection: Connection, relation: Relation, trusted: tuple[str, ...]) -> Chunk:
     source, rows = relation.named, 0
     counted = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source.identifier)
     try:
@@ -201,7 +218,7 @@ def _whole(connection: Connection, relation: Relation) -> Chunk:
         raise moved_error(str(e)) from e
     except psycopg.errors.LockNotAvailable as e:
         raise lock_error(source.qualified) from e
-    return Chunk(source, False, None, None, rows, rows * 100)
+    return Chunk(source, False, None, None, rows, rows * 100, trusted)
 
 
 def _expected_rows(rows_then: float, pages_then: int, pages: int) -> int:

@@ -46,6 +46,7 @@ class Snapshot:
         relations: the tables to be read.
         take: gives the name of a snapshot to hold on to instead of a new one, e.g. that of a new replication slot;
             called once the tables are locked.
+        trusted: roles whose functions may run when the tables are read: see `planned_code`.
 
     Attributes:
         name: for `SET TRANSACTION SNAPSHOT`.
@@ -60,8 +61,13 @@ class Snapshot:
     connection: Connection
 
     def __init__(
-        self, address: Address, relations: Sequence[Relation] = (), take: Callable[[], str] | None = None
+        self,
+        address: Address,
+        relations: Sequence[Relation] = (),
+        take: Callable[[], str] | None = None,
+        trusted: Sequence[str] = (),
     ) -> None:
+        self.trusted = tuple(trusted)
         self._address = address
         self._relations = relations
         self._take = take

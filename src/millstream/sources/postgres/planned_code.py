@@ -166,6 +166,6 @@ def _is_column(node: Node) -> bool:
 def _way_out(signature: str, owner: str, is_inlined: bool) -> str:
     kept = f"ALTER FUNCTION {signature} SET search_path = ..., so that it is not put into the plan; or " * is_inlined
     return (
-        f"{kept}let a superuser own the function; or, if every owner of {owner} may act as the role that reads, add "
-        f"{owner} to the setting trusted_owners"
+        f"{kept}let a superuser own the function; or, if you trust {owner} with all that the reading role may do, "
+        f"add it to the setting trusted_owners"
     )

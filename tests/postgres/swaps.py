@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 from shops import Shop
+from wal_shops import WalShop
 
 from millstream.errors import Code, MillstreamError
 
@@ -32,7 +33,7 @@ def make_evil(owner: psycopg.Connection[Any]) -> None:
     owner.execute(_EVIL)
 
 
-def evil_runs(shop: Shop) -> list[str]:
+def evil_runs(shop: Shop | WalShop) -> list[str]:
     """Each time it ran with the rights of the role that captures."""
     said = (shop.server.home / "log").read_text(errors="replace").splitlines()
     return [line for line in said if f"EVIL of {shop.name} ran as millstream" in line]

@@ -10,13 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from shops import Shop
-from wal_shops import WalShop
 
 from millstream.errors import Code, MillstreamError
+
+if TYPE_CHECKING:
+    from wal_shops import WalShop
 
 # Planning runs it, since it says it is immutable; the server's log has it even if the transaction writes nothing.
 _EVIL = """

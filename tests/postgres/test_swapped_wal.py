@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
-from capture_kit import Kit
 from swaps import code_of, evil_runs, make_evil
-from wal_shops import WalShop
 from wal_tables import Writer, always_surveyed, kit, shop, until, writer
 
 from millstream.catalog.attached import CaptureMode
 from millstream.errors import Code
+
+if TYPE_CHECKING:
+    from capture_kit import Kit
+    from wal_shops import WalShop
 
 __all__ = ["always_surveyed", "kit", "shop", "writer"]
 pytestmark = pytest.mark.postgres

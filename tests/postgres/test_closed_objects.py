@@ -306,3 +306,50 @@ def test_a_schema_of_somebody_elses_is_not_read(shop: Shop, owner: Owner, tmp_pa
                 kit.tick("t")
             assert caught.value.code is Code.NAME_TAKEN
         assert evil_runs(shop) == []
+
+
+@pytest.mark.parametrize("name", ["serving", "ddl_lock", "rows"])
+def test_bookkeeping_that_somebody_has_planted_is_not_used(shop: Shop, owner: Owner, name: str) -> None:
+    """While the schema was open to others, they may have made what we would make later, with triggers of theirs."""
+    make_evil(owner)
+    table = served(shop, BAG, None)
+    table.as_owner("CREATE SCHEMA millstream", "GRANT ALL ON SCHEMA millstream TO shop_owner")
+    planted = LEDGER.places(table.target) if name == "rows" else sql.Identifier("millstream", name)
+    owner.execute(sql.SQL("CREATE TABLE {} (key text, place tid, seen xid)").format(planted))
+    owner.execute(sql.SQL("GRANT ALL ON {} TO millstream").format(planted))
+    owner.execute(
+        "CREATE FUNCTION t() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM public.evil(); RETURN NEW; END $$"
+    )
+    owner.execute(
+        sql.SQL("CREATE TRIGGER t BEFORE INSERT OR DELETE ON {} FOR EACH ROW EXECUTE FUNCTION t()").format(planted)
+    )
+    with pytest.raises(MillstreamError) as caught:
+        table.serve(("a", 1))
+    assert caught.value.code is Code.NAME_TAKEN
+    assert evil_runs(shop) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "CREATE TABLE millstream_changes.trims (source oid PRIMARY KEY, snapshot pg_snapshot)",
+        "CREATE TABLE millstream_changes.ddl_lock ()",
+        "CREATE FUNCTION millstream_changes.fitting_text(text, int8, int8) RETURNS text LANGUAGE sql IMMUTABLE AS "
+        "'SELECT public.evil()::text'",
+    ],
+)
+def test_what_somebody_has_planted_among_the_buffers_is_not_used(shop: Shop, owner: Owner, planted: str) -> None:
+    make_evil(owner)
+    owner.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with connected(shop) as connection:
+        connection.execute("CREATE SCHEMA millstream_changes")
+        connection.execute("COMMENT ON SCHEMA millstream_changes IS 'millstream''s capture, lake unnamed'")
+        connection.execute("GRANT ALL ON SCHEMA millstream_changes TO shop_owner")
+    owner.execute(planted)
+    with shop.connect() as connection:
+        relation = find_relation(connection, "t")
+        with pytest.raises(MillstreamError) as caught:
+            install(connection, relation, mirror_columns(relation, None))
+    assert caught.value.code is Code.NAME_TAKEN
+    owner.execute("INSERT INTO t VALUES (1, 'x')")
+    assert evil_runs(shop) == []

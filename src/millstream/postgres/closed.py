@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from psycopg import sql
+from psycopg import errors, sql
 
 from millstream.postgres.named import Connection
+from millstream.postgres.turns import CollidedError
 
 # What a table's row type allows is not said in pg_type; other types are made nowhere here, but would be found.
 _GRANTED = """
@@ -60,17 +61,28 @@ def grants(connection: Connection, schema: str) -> list[Grant]:
 
 
 def close(connection: Connection, schema: str, is_meant: Callable[[Grant], bool] = lambda _: False) -> None:
-    """Revoke all that others may do there, but what is meant; in the transaction that makes an object."""
+    """Revoke all that others may do there, but what is meant; in the transaction that makes an object.
+
+    Raises:
+        CollidedError: another session has just done the same to an object that was there before.
+    """
     for grant in grants(connection, schema):
         if not is_meant(grant):
-            connection.execute(
-                sql.SQL("REVOKE {} ON {} {} FROM {} CASCADE").format(
-                    sql.SQL(grant.privilege),
-                    sql.SQL(grant.kind),
-                    _identifier(schema, grant),
-                    sql.SQL("PUBLIC") if grant.grantee is None else sql.Identifier(grant.grantee),
-                )
+            statement = sql.SQL("REVOKE {} ON {} {} FROM {} CASCADE").format(
+                sql.SQL(grant.privilege),
+                sql.SQL(grant.kind),
+                _identifier(schema, grant),
+                sql.SQL("PUBLIC") if grant.grantee is None else sql.Identifier(grant.grantee),
             )
+            try:
+                connection.execute(statement)
+            except errors.InternalError_ as e:  # tuple concurrently updated
+                raise CollidedError from e
+
+
+def close_only(connection: Connection, schema: str, *names: str) -> None:
+    """Revoke all that others may do with some objects that were made by the same transaction."""
+    close(connection, schema, lambda grant: grant.name not in names)
 
 
 def _identifier(schema: str, grant: Grant) -> sql.Composable:

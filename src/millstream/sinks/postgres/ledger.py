@@ -15,7 +15,7 @@ from psycopg import errors, sql
 from psycopg.types.json import Jsonb
 
 from millstream.errors import Code, MillstreamError
-from millstream.postgres.closed import Grant, close
+from millstream.postgres.closed import Grant, close, close_only
 from millstream.postgres.turns import TURNS, CollidedError, colliding, drop_turns, prepare_turns, take_turn
 from millstream.sinks.postgres.keys import KEYLESS, Key
 from millstream.sinks.postgres.locks import in_short_waits
@@ -52,12 +52,14 @@ FROM {serving} WHERE has_table_privilege(relation, 'SELECT')
 _MEANT = ("GRANT USAGE ON SCHEMA {schema} TO PUBLIC", "GRANT SELECT ON {view} TO PUBLIC")
 # Whether the table is there, and whether it and its schema are ours: what others made could run with our rights.
 _STATE = """
-SELECT c.oid IS NOT NULL, pg_get_userbyid(n.nspowner) = current_user
-       AND (c.oid IS NULL OR (c.relkind = 'r' AND pg_get_userbyid(c.relowner) = current_user))
-FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'serving' WHERE n.nspname = %s
+SELECT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'serving'),
+       pg_get_userbyid(n.nspowner) = current_user AND NOT EXISTS (
+         SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND (c.relname = ANY(%s) OR c.relname ~ %s)
+         AND (c.relkind <> 'r' OR pg_get_userbyid(c.relowner) <> current_user))
+FROM pg_namespace n WHERE n.nspname = %s
 """
 _SERVING, _VIEW_NAME = "serving", "served_tables"
-_PLACES = re.compile(r"rows_[0-9a-f]{16}")
+_PLACES = re.compile(r"^rows_[0-9a-f]{16}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Ledger:
         if not is_ours:
             raise MillstreamError(
                 Code.NAME_TAKEN,
-                f"the schema {self.schema} of the database, or the table serving in it, belongs to another role",
+                f"the schema {self.schema} of the database, or a table of ours in it, belongs to another role",
                 hint="set serving_schema to another name",
             )
 
@@ -120,7 +122,7 @@ class Ledger:
             self._require_ours(connection)
             for statement in (_TABLE, _VIEW, *_MEANT):
                 connection.execute(sql.SQL(statement).format(**names))
-        self.close(connection)
+        close(connection, self.schema, _is_meant)
 
     def _has_all(self, connection: Connection) -> bool:
         row = connection.execute(
@@ -130,9 +132,9 @@ class Ledger:
         ).fetchone()
         return row == (3,)
 
-    def close(self, connection: Connection) -> None:
-        """Revoke what default privileges have given to others on what was made; in the transaction that made it."""
-        close(connection, self.schema, _is_meant)
+    def close_places(self, connection: Connection, target: Target) -> None:
+        """Have a table of places that was just made be for nobody else."""
+        close_only(connection, self.schema, _places(target))
 
     @contextmanager
     def _coded(self) -> Iterator[None]:
@@ -147,7 +149,7 @@ class Ledger:
 
     def places(self, target: Target) -> sql.Identifier:
         """The table that holds the places of a served table's rows."""
-        return sql.Identifier(self.schema, f"rows_{target.table_id.replace('-', '')[:16]}")
+        return sql.Identifier(self.schema, _places(target))
 
     def find(self, connection: Connection, target: Target, *, lock: bool = False) -> Entry | None:
         """What is known of a served table, by our own bookkeeping; with `lock` until the end of the transaction."""
@@ -165,7 +167,8 @@ class Ledger:
 
     def _state(self, connection: Connection) -> tuple[bool, bool]:
         """Whether there is a bookkeeping, and whether what is there is ours."""
-        is_there, is_ours = connection.execute(_STATE, [self.schema]).fetchone() or (False, True)
+        parameters = [[_SERVING, TURNS], _PLACES.pattern, self.schema]
+        is_there, is_ours = connection.execute(_STATE, parameters).fetchone() or (False, True)
         return is_there, is_ours
 
     def add(
@@ -257,7 +260,7 @@ class Ledger:
         def turn() -> None:
             prepare_turns(connection, self.schema)
             take_turn(connection, self.schema)
-            self.close(connection)
+            close(connection, self.schema, _is_meant)
 
         with self._coded():
             in_short_waits(connection, turn)
@@ -280,6 +283,10 @@ class Ledger:
             "WHERE n.nspname = %s AND d.refclassid = 'pg_namespace'::regclass LIMIT 1"
         )
         return connection.execute(query, [self.schema]).fetchone() is not None
+
+
+def _places(target: Target) -> str:
+    return f"rows_{target.table_id.replace('-', '')[:16]}"
 
 
 def _is_meant(grant: Grant) -> bool:

@@ -197,7 +197,7 @@ class PostgresSink:
             if places is not None and entry.by_place and entry.filenode != found.filenode:
                 raise MisfitError("SERVED_MOVED: the served table was rewritten, e.g. by VACUUM FULL")
             if places is not None and not entry.by_place:
-                self._prepare_places(places)
+                self._prepare_places(target, places)
                 by_place.adopt(connection, target, places)
             written = WrittenElsewhere(connection, self._sources if live else {})
             with suppressed(connection, target, () if live else triggers):
@@ -251,7 +251,7 @@ class PostgresSink:
             written = WrittenElsewhere(connection, self._sources if live else {})
             with suppressed(connection, target, [t for t in triggers if t not in live]):
                 if places is not None:
-                    self._prepare_places(places)
+                    self._prepare_places(target, places)
                     by_place.note_keys(connection, target)
                 counts = move(connection, target, by_place=places is not None, may_veto=found.has_rules)
                 if places is not None:
@@ -299,9 +299,9 @@ class PostgresSink:
 
     # Both
 
-    def _prepare_places(self, places: sql.Identifier) -> None:
+    def _prepare_places(self, target: Target, places: sql.Identifier) -> None:
         if by_place.prepare(self._connection, places):
-            self._ledger.close(self._connection)
+            self._ledger.close_places(self._connection, target)
 
     @contextmanager
     def _work(self, target: Target) -> Iterator[None]:

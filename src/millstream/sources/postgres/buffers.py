@@ -55,6 +55,12 @@ from millstream.sources.postgres.types import MirrorColumn
 Result = TypeVar("Result")
 
 _MAX_SCHEMA_NAME = 63 - len("_truncate_part_4294967295")  # a trigger's name begins with it
+_PLANTED = """
+SELECT made.name, pg_get_userbyid(made.owner)::text FROM pg_namespace n CROSS JOIN LATERAL (
+  SELECT c.relname::text, c.relowner FROM pg_class c WHERE c.relnamespace = n.oid
+  UNION ALL SELECT p.proname::text, p.proowner FROM pg_proc p WHERE p.pronamespace = n.oid
+) made(name, owner) WHERE n.nspname = %s AND made.owner <> n.nspowner ORDER BY 1 LIMIT 1
+"""
 _ROW_EVENTS = (Event.INSERT, Event.UPDATE, Event.DELETE)
 
 
@@ -180,10 +186,27 @@ def _make_schema(connection: Connection, settings: BufferSettings) -> None:
         with colliding():
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
         connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(name, sql.Literal(settings.mark)))
+    else:
+        _refuse_planted(connection, settings.schema)
     prepare_turns(connection, settings.schema)
     take_turn(connection, settings.schema)
     create_trims(connection, settings.schema)
     close_schema(connection, settings.schema)
+
+
+def _refuse_planted(connection: Connection, schema: str) -> None:
+    """What others have put there while they could would be taken for ours, and run with our rights.
+
+    Raises:
+        MillstreamError: NAME_TAKEN.
+    """
+    row = connection.execute(_PLANTED, [schema]).fetchone()
+    if row is not None:
+        raise MillstreamError(
+            Code.NAME_TAKEN,
+            f"{row[0]} in the schema {schema} of the buffers belongs to the role {row[1]}",
+            hint="drop it, or choose another schema for the buffers",
+        )
 
 
 def close_schema(connection: Connection, schema: str) -> None:

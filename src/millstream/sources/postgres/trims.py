@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from millstream.postgres.closed import close
+from millstream.postgres.closed import close_only
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.installed import BufferInfo, is_own_table
 from millstream.sources.postgres.snapshots import PgSnapshot
@@ -24,7 +24,7 @@ def create_trims(connection: Connection, schema: str) -> None:
                 _table(schema)
             )
         )
-        close(connection, schema, lambda grant: grant.name != _TABLE)
+        close_only(connection, schema, _TABLE)
 
 
 def note_trims(connection: Connection, schema: str, oids: Sequence[int], snapshot: str) -> None:

@@ -160,3 +160,17 @@ def test_a_table_is_refused_when_its_capture_begins(shop: Shop, owner: Owner, tm
         assert code_of(lambda: kit.read("r", "t", "id", "v")) is Code.UNTRUSTED_CODE
         assert owner.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal").fetchone() == (0,)
     assert evil_runs(shop) == []
+
+
+@pytest.mark.usefixtures("_functions")
+@pytest.mark.parametrize("name", ["t", "m"])
+def test_an_index_that_is_younger_than_the_snapshot_counts(shop: Shop, owner: Owner, name: str) -> None:
+    """A load may take an hour, and whoever plans knows of all indexes that there are by then."""
+    owner.execute("CREATE MATERIALIZED VIEW m AS SELECT * FROM t")
+    with shop.connect() as connection:
+        relation = find_relation(connection, name)
+    columns = mirror_columns(relation, ["id"])
+    with Snapshot(shop.address, [relation]) as snapshot:
+        owner.execute(f"CREATE INDEX i ON {name} ((evil(1) + id))")
+        assert code_of(lambda: read_small(snapshot, relation, columns)) is Code.UNTRUSTED_CODE
+        assert evil_runs(shop) == []

@@ -94,10 +94,27 @@ class TestReading:
                 code = code_of(lambda: list(read_chunk(snapshot.address, row[0], piece, columns)))
         assert (code, evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
 
-    def test_a_materialized_view_whose_rows_are_estimated(self, shop: Shop) -> None:
+    def test_a_materialized_view_that_a_worker_reads(self, shop: Shop) -> None:
         with shop.connect() as connection:
             relation = find_relation(connection, "m")
-        with Snapshot(shop.address) as snapshot, swapped_while_waiting(shop, *VIEW_FOR_MATERIALIZED):
+        columns = mirror_columns(relation, None)
+        with Snapshot(shop.address) as snapshot:
+            [piece] = chunks(snapshot.connection, relation, columns)
+            with swapped_while_waiting(shop, *VIEW_FOR_MATERIALIZED):
+                code = code_of(lambda: list(read_chunk(snapshot.address, snapshot.name, piece, columns)))
+        assert (code, evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
+
+    def test_a_view_whose_rows_are_estimated(self, shop: Shop, owner: Owner) -> None:
+        """It is read on purpose, and no other is read in its place."""
+        owner.execute("CREATE VIEW w AS SELECT * FROM t")
+        with shop.connect() as connection:
+            relation = find_relation(connection, "w")
+        with (
+            Snapshot(shop.address) as snapshot,
+            swapped_while_waiting(
+                shop, "ALTER VIEW w RENAME TO w_old", "CREATE VIEW w AS SELECT evil() AS id, v FROM t"
+            ),
+        ):
             code = code_of(lambda: chunks(snapshot.connection, relation))
         assert (code, evil_runs(shop)) == (Code.SOURCE_CHANGED, [])
 

@@ -102,6 +102,10 @@ class Code(StrEnum):
         "VALUE_UNSUPPORTED",
         "A value of a source has no exact counterpart in its column's type on Spark.",
     )
+    UNTRUSTED_CODE = (
+        "UNTRUSTED_CODE",
+        "Reading a source would run a function of another role with the rights of the role that reads.",
+    )
     SNAPSHOT_LOST = (
         "SNAPSHOT_LOST",
         "The snapshot under which tables were being read is gone: the reading starts over.",

@@ -53,6 +53,9 @@ class Settings:
     """Seconds the WAL has to catch up with the triggers when capture moves to it; then the triggers stay."""
     slot_lag_alert_bytes: int = field(default=100 << 20, metadata={"range": (0, 1 << 60)})
     """How many bytes of WAL a slot may be behind, or keep, before `check_cdc_health` says so."""
+    trusted_owners: str = ""
+    """Roles of attached databases, with commas between them, whose functions may run with the rights of the role that
+    reads: PostgreSQL runs functions in a table's indexes, statistics and partition key to plan a query."""
 
     # How results are served into PostgreSQL databases
     serving_schema: str = "millstream"
@@ -91,6 +94,11 @@ class Settings:
             if not _SCHEMA.fullmatch(value) or value.startswith("pg_"):
                 wanted = "a name of lower-case letters, digits and underscores that does not start with pg_"
                 raise _invalid(name, value, wanted)
+
+    @property
+    def trusted_roles(self) -> tuple[str, ...]:
+        """The roles of `trusted_owners`."""
+        return tuple(name for part in self.trusted_owners.split(",") if (name := part.strip()))
 
     @classmethod
     def load(cls, path: str | Path) -> Settings:

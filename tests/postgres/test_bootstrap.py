@@ -123,7 +123,7 @@ def test_a_partitioned_table_is_read_leaf_by_leaf(shop: Shop) -> None:
     assert relation.kind is RelationKind.PARTITIONED
     with writers(shop, "p"), Snapshot(shop.address, [relation]) as snapshot:
         pieces = chunks(snapshot.connection, relation, columns, 200)
-        assert {piece.name for piece in pieces} == {"p0", "p1", "p2a", "p2b"}
+        assert {piece.source.name for piece in pieces} == {"p0", "p1", "p2a", "p2b"}
         assert len(pieces) > 4
         assert bag(by_pieces(snapshot, relation, columns, 200)) == at_once(snapshot, relation)
 
@@ -161,7 +161,7 @@ def test_who_may_read_the_partitioned_table_only_reads_it_in_one_piece(shop: Sho
     relation, columns = relation_of(shop, "p")
     with Snapshot(shop.address, [relation]) as snapshot:
         (piece,) = chunks(snapshot.connection, relation, columns, 1)
-        assert (piece.name, piece.is_only) == ("p", False)
+        assert (piece.source.name, piece.is_only) == ("p", False)
         assert by_pieces(snapshot, relation, columns, 1).num_rows == 10
 
 
@@ -216,7 +216,7 @@ def test_a_foreign_table_is_read_in_one_piece(shop: Shop) -> None:
     relation, columns = relation_of(shop, "p")
     with Snapshot(shop.address, [relation]) as snapshot:
         pieces = chunks(snapshot.connection, relation, columns, 1)
-    assert [(c.name, c.is_only, c.first_page, c.end_page) for c in pieces] == [
+    assert [(c.source.name, c.is_only, c.first_page, c.end_page) for c in pieces] == [
         ("p0", True, None, None),
         ("p1", False, None, None),
     ]
@@ -374,7 +374,7 @@ def test_the_driver_reads_several_pieces_side_by_side(shop: Shop, monkeypatch: p
         owner.execute("CREATE TABLE t (id int, k int, v text)")
     fill(shop, "t", 5_000)
     relation, columns = relation_of(shop, "t")
-    monkeypatch.setattr(bootstrap, "chunks", lambda *_: chunks(*_, target_rows=500))
+    monkeypatch.setattr(bootstrap, "chunks", lambda *_, **__: chunks(*_, target_rows=500))
     told: list[tuple[int, int]] = []
     with writers(shop, "t"), Snapshot(shop.address, [relation]) as snapshot:
         rows = read_small(snapshot, relation, columns, lambda done, of: told.append((done, of)))
@@ -439,7 +439,7 @@ def test_a_table_too_large_for_the_driver_is_left_to_spark(shop: Shop, monkeypat
         assert read_small(snapshot, relation, columns, max_rows=100) is None
         monkeypatch.setattr(bootstrap, "DRIVER_BYTES", 10_000)  # as if it were found out on the way
         monkeypatch.setattr(
-            bootstrap, "chunks", lambda *_: [replace(c, size_bytes=0) for c in chunks(*_, target_rows=9)]
+            bootstrap, "chunks", lambda *_, **__: [replace(c, size_bytes=0) for c in chunks(*_, target_rows=9)]
         )
         assert read_small(snapshot, relation, columns) is None
 

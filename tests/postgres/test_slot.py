@@ -20,12 +20,10 @@ from millstream.sources.postgres.privileges import missing_grants
 from millstream.sources.postgres.publication import drop_publication, ensure_published, read_published
 from millstream.sources.postgres.relations import find_relation
 from millstream.sources.postgres.slot import (
-    Slot,
     advance,
     check_slot,
     drop_slot,
     flush_wal,
-    holding,
     peek,
     slot_of,
     slot_state,
@@ -138,18 +136,6 @@ def test_reading_consumes_nothing_until_the_slot_is_advanced(shop: WalShop) -> N
         with pytest.raises(MillstreamError) as caught:
             check_slot(connection, shop.slot, end - 1)
         assert code_of(caught) is Code.CAPTURE_LOST
-
-
-def test_one_reader_at_a_time(shop: WalShop) -> None:
-    with shop.connect() as one, shop.connect() as other:
-        with holding(one, shop.slot):
-            with pytest.raises(MillstreamError) as caught, holding(other, shop.slot, wait_seconds=0.1):
-                pass
-            assert code_of(caught) is Code.LOCK_TIMEOUT
-            with holding(other, Slot("another", "p"), wait_seconds=0):
-                pass
-        with holding(other, shop.slot, wait_seconds=0):
-            pass
 
 
 def test_a_slot_that_is_gone_is_lost_capture(shop: WalShop) -> None:

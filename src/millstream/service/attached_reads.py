@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession) -> str:
+def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession, trusted: Sequence[str]) -> str:
     """A statement's text, the attached tables it reads exchanged for tables Spark knows.
+
+    Args:
+        trusted: the setting `trusted_owners`.
 
     Raises:
         MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE; UNSUPPORTED_SQL for a view over them.
@@ -47,13 +50,16 @@ def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession) -> s
                 sql=statement.text,
                 hint="make it a stream table, or a view of that database",
             )
-        return readable(lake, spark, reference.parts)
+        return readable(lake, spark, reference.parts, trusted)
 
     return exchange_tables_read(statement.text, replacement)
 
 
-def readable(lake: Lake, spark: SparkSession, parts: Sequence[str]) -> str:
+def readable(lake: Lake, spark: SparkSession, parts: Sequence[str], trusted: Sequence[str]) -> str:
     """What Spark can read for a name of an attached database.
+
+    Args:
+        trusted: the setting `trusted_owners`.
 
     Raises:
         MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
@@ -75,10 +81,12 @@ def readable(lake: Lake, spark: SparkSession, parts: Sequence[str]) -> str:
         wanted = {c.name.lower() for c in found.columns}
         if mirror is not None and wanted <= {c.name.lower() for c in lake.table_columns(mirror)}:
             return lake.spark_name(name)
-    return _temporary(_read_now(lake, spark, database, name), name)
+    return _temporary(_read_now(lake, spark, database, name, trusted), name)
 
 
-def _read_now(lake: Lake, spark: SparkSession, database: AttachedDatabase, name: TableName) -> DataFrame:
+def _read_now(
+    lake: Lake, spark: SparkSession, database: AttachedDatabase, name: TableName, trusted: Sequence[str]
+) -> DataFrame:
     """A table's or view's rows as one snapshot of the database has them; many of them are copied into the lake."""
     from millstream.sources.postgres.address import Address
     from millstream.sources.postgres.bootstrap import Snapshot, coded_error, read_small, spark_frame
@@ -91,7 +99,8 @@ def _read_now(lake: Lake, spark: SparkSession, database: AttachedDatabase, name:
     left_out = {column for column, _ in unreadable}
     columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in left_out])
     directory = lake.root / "copies" / hashlib.sha256(str(name).encode()).hexdigest()[:16]
-    with Snapshot(Address(database.address)) as snapshot:
+    # It is locked when it is read: LOCK TABLE wants more than the right to read some columns.
+    with Snapshot(Address(database.address), trusted=trusted) as snapshot:
         rows = read_small(snapshot, relation, columns)
         if rows is not None:
             return spark.createDataFrame(rows, schema=mirror_schema(columns))

@@ -177,7 +177,7 @@ class Millstream:
         try:
             parts = split_name(name)
             if lake.attached.database(parts) is not None:
-                return self.spark.table(readable(lake, self.spark, parts))
+                return self.spark.table(readable(lake, self.spark, parts, self._settings.trusted_roles))
             return self.spark.table(lake.spark_name(TableName.parse(name)))
         except SPARK_ERRORS as e:
             raise explained(e, name) from e

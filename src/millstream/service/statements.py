@@ -217,7 +217,7 @@ class Statements:
 
     def _run(self, s: Other) -> DataFrame:
         self._refuse_other_lakes(s)
-        text = with_readable_tables(s, self._lake, self._spark)
+        text = with_readable_tables(s, self._lake, self._spark, self._settings.trusted_roles)
         with pointing_into(s.text, text):
             try:
                 return self._spark.sql(text)

@@ -24,6 +24,7 @@ _ABOUT_ONE_TABLE = frozenset(
         Code.SOURCE_NO_CHANGE_FEED,
         Code.SOURCE_CHANGED,
         Code.SOURCE_MISSING,
+        Code.UNTRUSTED_CODE,
         Code.LOCK_TIMEOUT,
         Code.CAPTURE_LOST,
     }

@@ -47,7 +47,7 @@ from millstream.refresh.capture.switch import Switch
 from millstream.refresh.capture.telling import move_between
 from millstream.refresh.capture.tick import Tick
 from millstream.refresh.capture.verdicts import key_of
-from millstream.refresh.capture.wanted import is_as_it_was, unseen, wanted_columns
+from millstream.refresh.capture.wanted import is_as_it_was, refuse_view, unseen, wanted_columns
 from millstream.refresh.locks import LockManager
 from millstream.refresh.unread import forgotten, has_leftovers, is_forgotten, is_wal_unread, unread
 from millstream.settings import Settings
@@ -222,6 +222,7 @@ class Captures:
             for _ in range(_TRIES):
                 existing = next((c for c in self._catalog.captures(database.name) if c.name == str(name)), None)
                 relation = find_relation(connection, name.parts[2], name.parts[1])
+                refuse_view(relation)
                 columns = wanted_columns(relation, used)
                 if existing is not None and is_kept(existing) and existing.oid == relation.oid:
                     self._show(existing)
@@ -230,7 +231,12 @@ class Captures:
                     if more:
                         self._widen(connection, database, existing, relation, more)
                     return None
-                capture = self._load(connection, database, relation, columns, existing)
+                try:
+                    capture = self._load(connection, database, relation, columns, existing)
+                except MillstreamError as error:
+                    if error.code is not Code.SOURCE_CHANGED:
+                        raise
+                    continue  # its name means another one now
                 if capture is None:
                     continue
                 if BUFFER not in capture.details or buffer_of(capture).is_always:
@@ -286,7 +292,8 @@ class Captures:
             capture = self._captured(connection, capture, relation)
         begun = self._database(database.name).position
         self._progress(f"loading {capture.name}")
-        with cutting(Address(database.address), connection, {capture.id: relation}) as cut:
+        address, trusted = Address(database.address), self._settings.trusted_roles
+        with cutting(address, connection, {capture.id: relation}, trusted) as cut:
             if not is_as_it_was(cut.connection, relation, columns):
                 return None
             look = look_at(cut.connection, {relation.oid: [c.name for c in columns]})[relation.oid]

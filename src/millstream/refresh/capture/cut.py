@@ -132,12 +132,18 @@ class _Report:
 
 
 @contextmanager
-def cutting(address: Address, connection: Connection, relations: Mapping[str, Relation]) -> Iterator[Cut]:
-    """A cut by a connection that is open already, or, where tables are to be read as a whole, by one of its own."""
+def cutting(
+    address: Address, connection: Connection, relations: Mapping[str, Relation], trusted: Sequence[str] = ()
+) -> Iterator[Cut]:
+    """A cut by a connection that is open already, or, where tables are to be read as a whole, by one of its own.
+
+    Args:
+        trusted: the setting `trusted_owners`.
+    """
     if not relations:
         with polling(connection) as here:
             yield Cut(connection, here.snapshot, here.identity)
         return
-    with Snapshot(address, list(relations.values())) as snapshot:
+    with Snapshot(address, list(relations.values()), trusted=trusted) as snapshot:
         here = where(snapshot.connection)
         yield Cut(snapshot.connection, snapshot.position, here.identity, relations, snapshot)

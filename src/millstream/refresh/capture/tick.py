@@ -60,6 +60,7 @@ from millstream.sources.postgres.own_objects import buffered_rows
 from millstream.sources.postgres.partition_owners import let_owners_add_partitions
 from millstream.sources.postgres.poll import where
 from millstream.sources.postgres.positions import WalPosition
+from millstream.sources.postgres.relations import RelationKind
 from millstream.sources.postgres.slot import advance, can_flush_within_transaction, flush_wal
 from millstream.sources.postgres.snapshots import PgSnapshot
 from millstream.sources.postgres.table_error import TableError
@@ -169,9 +170,10 @@ class Tick(TickState):
         if found != self.identity:
             self.identity = found
             self._distrust(Code.DATABASE_REPLACED)
-        relations = {id_: r for id_ in self.again if (r := self._relation(self.connection, id_)) is not None}
+        found_now = {id_: self._relation(self.connection, id_) for id_ in self.again}
+        relations = {id_: r for id_, r in found_now.items() if r is not None and r.kind is not RelationKind.VIEW}
         polled = self.second() if self.database.mode is CaptureMode.WAL else self.connection
-        with cutting(Address(self.database.address), polled, relations) as cut:
+        with cutting(Address(self.database.address), polled, relations, self.settings.trusted_roles) as cut:
             if cut.identity != self.identity:
                 return _Outcome.AGAIN, {}
             verdicts = self._judge(cut.connection)
@@ -217,6 +219,14 @@ class Tick(TickState):
         capture = self.captures[capture_id]
         relation = verdict.relation or self._relation(self.connection, capture_id)
         if relation is None:
+            return
+        if relation.kind is RelationKind.VIEW:  # nothing of it may be read, or its owner's functions would run
+            error = MillstreamError(
+                Code.SOURCE_NO_CHANGE_FEED,
+                f"{relation.qualified} is a view now, and was none when it was captured",
+                hint="define what reads it again: queries read through views to their tables",
+            )
+            self._leave(capture_id, error)
             return
         self.progress(f"capturing {capture.name} anew: {verdict.reason}")
         self._remember(capture_id, verdict.reason, is_another=relation.oid != capture.oid)

@@ -7,8 +7,22 @@ from collections.abc import Sequence
 from millstream.catalog.attached import Capture
 from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.connection import Connection
-from millstream.sources.postgres.relations import Relation, find_named
+from millstream.sources.postgres.relations import Relation, RelationKind, find_named
 from millstream.sources.postgres.types import MirrorColumn, mirror_columns
+
+
+def refuse_view(relation: Relation) -> None:
+    """Refuse what has become a view: queries read through views to their tables, and no capture reads one.
+
+    Raises:
+        MillstreamError: SOURCE_CHANGED.
+    """
+    if relation.kind is RelationKind.VIEW:
+        raise MillstreamError(
+            Code.SOURCE_CHANGED,
+            f"{relation.qualified} is a view now, and was none when the query was read",
+            hint="define what reads it again",
+        )
 
 
 def is_as_it_was(connection: Connection, relation: Relation, columns: Sequence[MirrorColumn]) -> bool:

@@ -34,14 +34,15 @@ SELECT count(*) FROM {stage} AS d WHERE CASE WHEN d.place IS NULL THEN d.entry I
 _DECIDE = "UPDATE {stage} AS d SET op = CASE WHEN place IS NULL THEN 'I' ELSE 'U' END WHERE op = 'P'"
 
 
-def prepare(connection: Connection, places: sql.Identifier) -> None:
-    """Make the table of places, if it is not there."""
+def prepare(connection: Connection, places: sql.Identifier) -> bool:
+    """Make the table of places, if it is not there; whether it was made, and is to be closed to others."""
     if connection.execute("SELECT to_regclass(%s)", [places.as_string(connection)]).fetchone() != (None,):
-        return
+        return False
     connection.execute(sql.SQL(_TABLE).format(places=places))
     # a hash index has no limit to the length of a key, and compares the key itself
     connection.execute(sql.SQL("CREATE INDEX ON {} USING hash (key)").format(places))
     connection.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(places))
+    return True
 
 
 def note_keys(connection: Connection, target: Target) -> None:

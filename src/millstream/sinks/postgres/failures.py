@@ -10,6 +10,7 @@ import psycopg
 from psycopg import errors
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.named import MovedError
 from millstream.sinks.postgres.grants import missing_grants
 from millstream.sinks.postgres.target import Connection, Target
 
@@ -32,6 +33,10 @@ def told(connection: Connection, target: Target, bookkeeping: str) -> Iterator[N
     """
     try:
         yield
+    except MovedError as e:
+        raise MillstreamError(
+            Code.SERVE_FAILED, f"{target.name} cannot be served: {e}", hint="the next refresh tries again"
+        ) from e
     except errors.InsufficientPrivilege as e:
         raise MillstreamError(
             Code.PRIVILEGE_MISSING,

@@ -1,6 +1,7 @@
 """Functions of others that a served table's own definition calls: they run with our rights when rows are served.
 
-Whoever owns a table may give it defaults, checks, indexes, rules and policies. Triggers are told of by themselves.
+Whoever owns a table may give it defaults, checks, indexes, statistics, rules and policies. Triggers are told of by
+themselves.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ WITH parts (class, part) AS (
   SELECT 'pg_attrdef'::regclass, oid FROM pg_attrdef WHERE adrelid = %(relation)s::oid
   UNION ALL SELECT 'pg_constraint'::regclass, oid FROM pg_constraint WHERE conrelid = %(relation)s::oid
   UNION ALL SELECT 'pg_class'::regclass, indexrelid FROM pg_index WHERE indrelid = %(relation)s::oid
+  UNION ALL SELECT 'pg_statistic_ext'::regclass, oid FROM pg_statistic_ext WHERE stxrelid = %(relation)s::oid
   UNION ALL SELECT 'pg_rewrite'::regclass, oid FROM pg_rewrite WHERE ev_class = %(relation)s::oid
   UNION ALL SELECT 'pg_policy'::regclass, oid FROM pg_policy WHERE polrelid = %(relation)s::oid
 )
@@ -49,6 +51,6 @@ def foreign_functions(connection: Connection, found: Found) -> list[ForeignFunct
 def about_function(name: str, target: Target, function: ForeignFunction) -> str:
     """What a user is told when a function is first seen."""
     return (
-        f"the function {function.name} of the role {function.owner}, which a default, check, index, rule or policy of "
-        f"{target.name} calls, runs with the rights of the role that serves {name} there"
+        f"the function {function.name} of the role {function.owner}, which a default, check, index, statistics, rule "
+        f"or policy of {target.name} calls, runs with the rights of the role that serves {name} there"
     )

@@ -91,7 +91,7 @@ def change_key(connection: Connection, target: Target, relation: int, old: Key) 
         key = listed([sql.Identifier(k) for k in target.key] or [sql.SQL("(true)")])
         nulls = sql.SQL("NULLS NOT DISTINCT" if has_constraint and not target.is_key_total else "")
         connection.execute(sql.SQL("CREATE UNIQUE INDEX {} ON {} ({}) {}").format(name, target.relation, key, nulls))
-    lock_out_readers(connection, target.relation)
+    lock_out_readers(connection, target.named(relation))
     revoke_key(connection, target, relation, old, never_null=(target.key or ()) if target.is_key_total else ())
     if has_constraint:
         kind = sql.SQL("PRIMARY KEY" if target.is_key_total else "UNIQUE")

@@ -6,13 +6,19 @@ which everybody finds those tables that he may read, with how stale they are.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from psycopg import sql
+from psycopg import errors, sql
 from psycopg.types.json import Jsonb
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.closed import Grant, close, close_only
+from millstream.postgres.turns import TURNS, CollidedError, colliding, drop_turns, prepare_turns, take_turn
 from millstream.sinks.postgres.keys import KEYLESS, Key
+from millstream.sinks.postgres.locks import in_short_waits
 from millstream.sinks.postgres.target import Connection, Mark, Target
 
 _TABLE = """
@@ -42,13 +48,18 @@ SELECT relation::regclass AS served_table, stream_table, refresh_id, data_timest
        served_at, mode, reason
 FROM {serving} WHERE has_table_privilege(relation, 'SELECT')
 """
+# what others may do
+_MEANT = ("GRANT USAGE ON SCHEMA {schema} TO PUBLIC", "GRANT SELECT ON {view} TO PUBLIC")
 # Whether the table is there, and whether it and its schema are ours: what others made could run with our rights.
 _STATE = """
-SELECT c.oid IS NOT NULL, pg_get_userbyid(n.nspowner) = current_user
-       AND (c.oid IS NULL OR (c.relkind = 'r' AND pg_get_userbyid(c.relowner) = current_user))
-FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'serving' WHERE n.nspname = %s
+SELECT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'serving'),
+       pg_get_userbyid(n.nspowner) = current_user AND NOT EXISTS (
+         SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND (c.relname = ANY(%s) OR c.relname ~ %s)
+         AND (c.relkind <> 'r' OR pg_get_userbyid(c.relowner) <> current_user))
+FROM pg_namespace n WHERE n.nspname = %s
 """
-_SERIAL = 7_205_759_403_792_811  # the advisory lock under which the schema is made
+_SERVING, _VIEW_NAME = "serving", "served_tables"
+_PLACES = re.compile(r"^rows_[0-9a-f]{16}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,39 +88,68 @@ class Ledger:
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
-        self._serving = sql.Identifier(schema, "serving")
-        self._view = sql.Identifier(schema, "served_tables")
+        self._serving = sql.Identifier(schema, _SERVING)
+        self._view = sql.Identifier(schema, _VIEW_NAME)
 
     def prepare(self, connection: Connection) -> None:
-        """Make the schema and what is in it, if it is not there.
+        """Make the schema and what is in it, if it is not there, and have it be for nobody else, but the view.
 
         Raises:
-            MillstreamError: NAME_TAKEN if somebody else has it, whose triggers would run with our rights.
+            MillstreamError: NAME_TAKEN if somebody else has it, whose triggers would run with our rights; LOCK_TIMEOUT.
         """
+        self._require_ours(connection)
+        with self._coded():
+            in_short_waits(connection, lambda: self._make(connection))
+
+    def _require_ours(self, connection: Connection) -> None:
         _, is_ours = self._state(connection)
         if not is_ours:
             raise MillstreamError(
                 Code.NAME_TAKEN,
-                f"the schema {self.schema} of the database, or the table serving in it, belongs to another role",
+                f"the schema {self.schema} of the database, or a table of ours in it, belongs to another role",
                 hint="set serving_schema to another name",
             )
-        if connection.execute("SELECT to_regclass(%s)", [self._view.as_string(connection)]).fetchone() != (None,):
-            return
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SERIAL])
+
+    def _make(self, connection: Connection) -> None:
+        has = connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [self.schema]).fetchone() is not None
         names = {"serving": self._serving, "view": self._view, "schema": sql.Identifier(self.schema)}
-        for statement in (
-            "CREATE SCHEMA IF NOT EXISTS {schema}",
-            _TABLE,
-            _VIEW,
-            "REVOKE ALL ON {serving} FROM PUBLIC",
-            "GRANT USAGE ON SCHEMA {schema} TO PUBLIC",
-            "GRANT SELECT ON {view} TO PUBLIC",
-        ):
-            connection.execute(sql.SQL(statement).format(**names))
+        if not has:
+            with colliding():
+                connection.execute(sql.SQL("CREATE SCHEMA {schema}").format(**names))
+        if not self._has_all(connection):
+            prepare_turns(connection, self.schema)
+            take_turn(connection, self.schema)
+            self._require_ours(connection)
+            for statement in (_TABLE, _VIEW, *_MEANT):
+                connection.execute(sql.SQL(statement).format(**names))
+        close(connection, self.schema, _is_meant)
+
+    def _has_all(self, connection: Connection) -> bool:
+        row = connection.execute(
+            "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND c.relname = ANY(%s)",
+            [self.schema, [_SERVING, _VIEW_NAME, TURNS]],
+        ).fetchone()
+        return row == (3,)
+
+    def close_places(self, connection: Connection, target: Target) -> None:
+        """Have a table of places that was just made be for nobody else."""
+        close_only(connection, self.schema, _places(target))
+
+    @contextmanager
+    def _coded(self) -> Iterator[None]:
+        try:
+            yield
+        except (errors.LockNotAvailable, errors.DeadlockDetected, CollidedError) as e:
+            raise MillstreamError(
+                Code.LOCK_TIMEOUT,
+                f"the schema {self.schema} is being made or dropped by another session",
+                hint="look for long transactions in pg_stat_activity, and try again",
+            ) from e
 
     def places(self, target: Target) -> sql.Identifier:
         """The table that holds the places of a served table's rows."""
-        return sql.Identifier(self.schema, f"rows_{target.table_id.replace('-', '')[:16]}")
+        return sql.Identifier(self.schema, _places(target))
 
     def find(self, connection: Connection, target: Target, *, lock: bool = False) -> Entry | None:
         """What is known of a served table, by our own bookkeeping; with `lock` until the end of the transaction."""
@@ -127,7 +167,8 @@ class Ledger:
 
     def _state(self, connection: Connection) -> tuple[bool, bool]:
         """Whether there is a bookkeeping, and whether what is there is ours."""
-        is_there, is_ours = connection.execute(_STATE, [self.schema]).fetchone() or (False, True)
+        parameters = [[_SERVING, TURNS], _PLACES.pattern, self.schema]
+        is_there, is_ours = connection.execute(_STATE, parameters).fetchone() or (False, True)
         return is_there, is_ours
 
     def add(
@@ -215,7 +256,14 @@ class Ledger:
         """Forget a served table, and unless `keep_schema` with the last one the schema."""
         if self.find(connection, target) is None:
             return
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SERIAL])
+
+        def turn() -> None:
+            prepare_turns(connection, self.schema)
+            take_turn(connection, self.schema)
+            close(connection, self.schema, _is_meant)
+
+        with self._coded():
+            in_short_waits(connection, turn)
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.places(target)))
         connection.execute(
             sql.SQL("DELETE FROM {} WHERE stream_table_id = %s").format(self._serving), [target.table_id]
@@ -224,6 +272,7 @@ class Ledger:
         if is_last and not keep_schema:
             connection.execute(sql.SQL("DROP VIEW {}").format(self._view))
             connection.execute(sql.SQL("DROP TABLE {}").format(self._serving))
+            drop_turns(connection, self.schema)
             if not self._has_others(connection):
                 connection.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(self.schema)))
 
@@ -234,3 +283,17 @@ class Ledger:
             "WHERE n.nspname = %s AND d.refclassid = 'pg_namespace'::regclass LIMIT 1"
         )
         return connection.execute(query, [self.schema]).fetchone() is not None
+
+
+def _places(target: Target) -> str:
+    return f"rows_{target.table_id.replace('-', '')[:16]}"
+
+
+def _is_meant(grant: Grant) -> bool:
+    """What others have in the schema, a served table perhaps, is for whom its user wants."""
+    if grant.kind == "SCHEMA":
+        return grant.privilege == "USAGE"
+    if grant.kind == "TABLE" and grant.name == _VIEW_NAME:
+        return grant.privilege == "SELECT"
+    is_ours = grant.name in (_SERVING, TURNS) or _PLACES.fullmatch(grant.name) is not None
+    return not (grant.kind == "TABLE" and is_ours)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from psycopg import errors, sql
 
+from millstream.postgres.named import Named, lock
+from millstream.postgres.turns import CollidedError
 from millstream.sinks.postgres.target import Connection
 
 # Under the server's deadlock_timeout: of two sessions that wait for each other it is ours that gives up.
@@ -22,8 +24,10 @@ _LONGEST_PAUSE_SECONDS = 5.0
 def in_short_waits(connection: Connection, work: Callable[[], None]) -> None:
     """Do some work in a transaction, or in a part of the present one, once all its locks are to be had.
 
+    What another session has made or dropped at the same time is looked at again.
+
     Raises:
-        errors.LockNotAvailable, errors.DeadlockDetected: somebody else has not let them go for a minute.
+        errors.LockNotAvailable, errors.DeadlockDetected: somebody else has held them for a minute.
     """
     row = connection.execute("SELECT pg_catalog.current_setting('lock_timeout')").fetchone()
     assert row is not None
@@ -36,22 +40,18 @@ def in_short_waits(connection: Connection, work: Callable[[], None]) -> None:
                 work()
                 connection.execute(setting.format(sql.Literal(row[0])))
                 return
-        except (errors.LockNotAvailable, errors.DeadlockDetected):
+        except (errors.LockNotAvailable, errors.DeadlockDetected, CollidedError):
             if time.monotonic() + pause > until:
                 raise
         time.sleep(pause * random.uniform(0.5, 1.5))
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def lock_out_readers(connection: Connection, relation: sql.Identifier) -> None:
+def lock_out_readers(connection: Connection, table: Named) -> None:
     """Inside a transaction, have a table for ourselves until its end.
 
     Raises:
-        errors.LockNotAvailable, errors.DeadlockDetected: somebody else has not let it go for a minute.
+        MovedError: its name means another one now.
+        errors.LockNotAvailable, errors.DeadlockDetected: somebody else has held it for a minute.
     """
-    statement = sql.SQL("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE").format(relation)
-
-    def lock() -> None:
-        connection.execute(statement)
-
-    in_short_waits(connection, lock)
+    in_short_waits(connection, lambda: lock(connection, table, "ACCESS EXCLUSIVE"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from psycopg import sql
 
+from millstream.postgres.turns import TURNS
+
 # Whoever runs it may have more rights than the role that served, so nobody's code may run: names mean PostgreSQL's own
 # (types are qualified, since they are looked up before the first statement), only what that role itself owns is
 # touched, and that as this role. The last is not enough by itself, since a trigger may take the caller's role back: so
@@ -57,6 +59,7 @@ BEGIN
       END LOOP;
       EXECUTE format('DROP VIEW IF EXISTS %I.served_tables', home);
       EXECUTE format('DROP TABLE %I.serving', home);
+      EXECUTE format('DROP TABLE IF EXISTS %I.{turns}', home);
       BEGIN
         EXECUTE format('DROP SCHEMA %I', home);
       EXCEPTION WHEN dependent_objects_still_exist THEN
@@ -77,5 +80,5 @@ def bookkeeping_removal(lake_id: str, role: str | None = None) -> sql.Composed:
     Args:
         role: the one that serves, if another one may run the statement; nothing of anybody else is touched.
     """
-    body = sql.SQL(_REMOVAL).format(lake=sql.Literal(lake_id), role=sql.Literal(role))
+    body = sql.SQL(_REMOVAL).format(lake=sql.Literal(lake_id), role=sql.Literal(role), turns=sql.SQL(TURNS))
     return sql.SQL("DO {}").format(sql.Literal(body.as_string()))

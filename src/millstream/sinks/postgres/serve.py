@@ -14,6 +14,8 @@ import pyarrow as pa
 from psycopg import errors, sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.named import MovedError, lock, require
+from millstream.postgres.turns import CollidedError
 from millstream.sinks.postgres import by_key, by_place, rewrite
 from millstream.sinks.postgres.changes import Change, net_change, stage_change
 from millstream.sinks.postgres.encode import lines_of
@@ -125,7 +127,12 @@ class PostgresSink:
             MillstreamError: PRIVILEGE_MISSING, SERVE_FAILED.
         """
         with self._work(target), self._connection.transaction():
-            grant(self._connection, target)
+            found = find_table(self._connection, target)
+            if found is None:
+                raise MillstreamError(
+                    Code.SERVE_FAILED, f"there is no table {target.name}", hint="the next refresh makes it again"
+                )
+            grant(self._connection, target, found.oid)
 
     def _remove_stillborn(self, target: Target, lake_id: str, live: Collection[str]) -> None:
         found = find_table(self._connection, target)
@@ -133,7 +140,7 @@ class PostgresSink:
             return
         for table_id in self._ledger.never_served(self._connection, lake_id, found.oid):
             if table_id not in live:
-                drop_table(self._connection, target, cascade=False)
+                drop_table(self._connection, target, found.oid, cascade=False)
                 self._ledger.remove(self._connection, replace(target, table_id=table_id), keep_schema=True)
 
     def serve(self, target: Target, mark: Mark, feed: Feed) -> Served:
@@ -200,7 +207,7 @@ class PostgresSink:
             if places is not None and entry.by_place and entry.filenode != found.filenode:
                 raise MisfitError("SERVED_MOVED: the served table was rewritten, e.g. by VACUUM FULL")
             if places is not None and not entry.by_place:
-                by_place.prepare(connection, places)
+                self._prepare_places(target, places)
                 by_place.adopt(connection, target, places)
             written = WrittenElsewhere(connection, self._sources if live else {})
             with suppressed(connection, target, () if live else triggers):
@@ -254,7 +261,7 @@ class PostgresSink:
             written = WrittenElsewhere(connection, self._sources if live else {})
             with suppressed(connection, target, [t for t in triggers if t not in live]):
                 if places is not None:
-                    by_place.prepare(connection, places)
+                    self._prepare_places(target, places)
                     by_place.note_keys(connection, target)
                 counts = move(connection, target, by_place=places is not None, may_veto=found.has_rules)
                 if places is not None:
@@ -273,7 +280,10 @@ class PostgresSink:
             if found is None or (found.oid != known.relation and not is_ours(self._connection, target, found)):
                 return known
             _require_fit(target, found)
-            lock_out_readers(self._connection, target.relation)
+            try:
+                lock_out_readers(self._connection, target.named(found.oid))
+            except MovedError as e:
+                raise _OvertakenError from e
             revoke_key(self._connection, target, found.oid, known.key)
             self._ledger.forget_key(self._connection, target)
             return self._ledger.find(self._connection, target)
@@ -299,6 +309,10 @@ class PostgresSink:
 
     # Both
 
+    def _prepare_places(self, target: Target, places: sql.Identifier) -> None:
+        if by_place.prepare(self._connection, places):
+            self._ledger.close_places(self._connection, target)
+
     @contextmanager
     def _work(self, target: Target) -> Iterator[None]:
         """All that is done in the database is done inside of one: names are PostgreSQL's own, and errors coded."""
@@ -316,12 +330,10 @@ class PostgresSink:
 
     def _lock(self, target: Target, found: Found, mode: str) -> None:
         """Lock the table that was looked at: in between, the owner of its schema may have put another in its place."""
-        statement = sql.SQL("LOCK TABLE ONLY {} IN {} MODE; SELECT to_regclass({})::oid::bigint")
-        name = sql.Literal(target.relation.as_string(self._connection))
-        done = self._connection.execute(statement.format(target.relation, sql.SQL(mode), name))
-        done.nextset()
-        if done.fetchone() != (found.oid,):
-            raise _OvertakenError
+        try:
+            lock(self._connection, target.named(found.oid), mode)
+        except MovedError as e:
+            raise _OvertakenError from e
 
     def _record(
         self,
@@ -335,6 +347,10 @@ class PostgresSink:
         *,
         by_place: bool,
     ) -> Served:
+        try:
+            require(self._connection, [target.named(found.oid)])  # no lock holds the name of its schema
+        except MovedError as e:
+            raise _OvertakenError from e
         said = {f"trigger {t.name}": about_new(mark.stream_table, target, t) for t in triggers}
         said |= {f"source {s}": about_source(mark.stream_table, target, s) for s in written.tables()}
         functions = foreign_functions(self._connection, found)
@@ -358,20 +374,23 @@ class PostgresSink:
         def work() -> None:
             entry = self._ledger.find(self._connection, target, lock=True)
             if entry is not None and (named := self._whichever(target, entry)) is not None:
-                drop_table(self._connection, named, cascade=cascade)
+                try:
+                    drop_table(self._connection, *named, cascade=cascade)
+                except MovedError as e:
+                    raise CollidedError from e
             self._ledger.remove(self._connection, target)
 
         with self._work(target):
             try:
                 in_short_waits(self._connection, work)
-            except (errors.LockNotAvailable, errors.DeadlockDetected) as e:
+            except (errors.LockNotAvailable, errors.DeadlockDetected, CollidedError) as e:
                 raise MillstreamError(
                     Code.LOCK_TIMEOUT,
                     f"{target.name} cannot be dropped: others hold locks on it",
                     hint="look in pg_stat_activity for long transactions that read it, and try again",
                 ) from e
 
-    def _whichever(self, target: Target, entry: Entry) -> Target | None:
+    def _whichever(self, target: Target, entry: Entry) -> tuple[Target, int] | None:
         """The served table by the name it has now: somebody may have renamed it, or restored it from a dump."""
         other = name_of(self._connection, entry.relation)
         names = [(target.schema, target.table), *([other] if other is not None else [])]
@@ -380,7 +399,7 @@ class PostgresSink:
             found = find_table(self._connection, named)
             is_same = named == target and found is not None and found.oid == entry.relation
             if found is not None and (is_same or is_ours(self._connection, target, found)):
-                return named
+                return named, found.oid
         return None
 
     def release(self, target: Target) -> None:

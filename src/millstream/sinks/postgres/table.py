@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from psycopg import errors, sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.named import hold, lock, require
 from millstream.sinks.postgres.keys import declare_key
 from millstream.sinks.postgres.locks import lock_out_readers
 from millstream.sinks.postgres.target import Connection, Target, listed
@@ -99,23 +100,30 @@ def create_table(connection: Connection, target: Target) -> Found:
     connection.execute(sql.SQL("CREATE TABLE {} ({})").format(target.relation, listed(columns)))
     declare_key(connection, target)
     connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(target.relation, sql.Literal(_COMMENT)))
-    grant(connection, target)
+    made = find_table(connection, target)
+    assert made is not None
+    grant(connection, target, made.oid)
     found = find_table(connection, target)
     assert found is not None
     return found
 
 
-def grant(connection: Connection, target: Target) -> None:
-    """Give the table to its owner, let the chosen roles read it, and nobody else write it."""
+def grant(connection: Connection, target: Target, oid: int) -> None:
+    """Give the table to its owner, let the chosen roles read it, and nobody else write it.
+
+    Raises:
+        MovedError: its name does not mean the table of that oid.
+    """
     me = _current_user(connection)
+    hold(connection, target.named(oid))
     rows = connection.execute(
         "SELECT DISTINCT a.grantee, pg_get_userbyid(a.grantee) FROM pg_class c, aclexplode(c.relacl) a "
-        "WHERE c.oid = %s::regclass AND a.grantee <> c.relowner AND a.privilege_type = ANY(%s)",
-        [target.relation.as_string(connection), list(_WRITES)],
+        "WHERE c.oid = %s::oid AND a.grantee <> c.relowner AND a.privilege_type = ANY(%s)",
+        [oid, list(_WRITES)],
     ).fetchall()
-    for oid, name in rows:
+    for grantee, name in rows:
         if name != me:
-            role = sql.SQL("PUBLIC") if oid == 0 else sql.Identifier(name)
+            role = sql.SQL("PUBLIC") if grantee == 0 else sql.Identifier(name)
             connection.execute(
                 sql.SQL("REVOKE {} ON {} FROM {}").format(
                     sql.SQL(", ").join(map(sql.SQL, _WRITES)), target.relation, role
@@ -123,21 +131,24 @@ def grant(connection: Connection, target: Target) -> None:
             )
     if target.owner is not None and target.owner != me:
         owner = sql.Identifier(target.owner)
-        lock_out_readers(connection, target.relation)
+        lock_out_readers(connection, target.named(oid))
         connection.execute(sql.SQL("ALTER TABLE {} OWNER TO {}").format(target.relation, owner))
         mine = sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE, TRIGGER ON {} TO {}")
         connection.execute(mine.format(target.relation, sql.Identifier(me)))
     for role_name in target.grants:
         connection.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(target.relation, _role(role_name)))
+    require(connection, [target.named(oid)])  # no lock holds the name of its schema; an error undoes all of it
 
 
-def drop_table(connection: Connection, target: Target, *, cascade: bool) -> None:
+def drop_table(connection: Connection, target: Target, oid: int, *, cascade: bool) -> None:
     """Drop the table, and with `cascade` the views that read it.
 
     Raises:
         MillstreamError: DEPENDENTS_EXIST.
+        MovedError: its name does not mean the table of that oid.
     """
     word = sql.SQL("CASCADE" if cascade else "RESTRICT")
+    lock(connection, target.named(oid), "ACCESS EXCLUSIVE")
     try:
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {} {}").format(target.relation, word))
     except errors.DependentObjectsStillExist as e:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg import sql
 
+from millstream.postgres.named import Named
 from millstream.sinks.postgres.types import ServedColumn
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -61,6 +62,10 @@ class Target:
     def relation(self) -> sql.Identifier:
         """Its name in a statement."""
         return sql.Identifier(self.schema, self.table)
+
+    def named(self, oid: int) -> Named:
+        """The table of that oid under its name, for who names it after a look at it."""
+        return Named(oid, "r", self.schema, self.table)
 
     @property
     def is_keyed(self) -> bool:

@@ -80,7 +80,7 @@ def read_small(
     Raises:
         MillstreamError: see `read_chunk`.
     """
-    pieces = chunks(snapshot.connection, relation, columns)
+    pieces = chunks(snapshot.connection, relation, columns, trusted=snapshot.trusted)
     most = DRIVER_ROWS if max_rows is None else max_rows
     if sum(c.rows for c in pieces) > most or sum(c.size_bytes for c in pieces) > DRIVER_BYTES:
         return None
@@ -189,7 +189,7 @@ def _reading(
     progress: Progress | None,
     target_rows: int,
 ) -> Reading:
-    pieces = chunks(snapshot.connection, relation, columns, target_rows)
+    pieces = chunks(snapshot.connection, relation, columns, target_rows, snapshot.trusted)
     if progress is not None:
         snapshot.report(sum(c.rows for c in pieces), progress)
     return Reading(snapshot.address, snapshot.name, tuple(pieces), tuple(columns))

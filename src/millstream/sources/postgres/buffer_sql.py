@@ -86,14 +86,6 @@ class BufferColumn:
         return _null(self.type)
 
 
-def schema_statements(schema: str) -> list[sql.Composed]:
-    """The schema, for nobody but its owner."""
-    return [
-        sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)),
-        sql.SQL("REVOKE ALL ON SCHEMA {} FROM PUBLIC").format(sql.Identifier(schema)),
-    ]
-
-
 def fitting_name(type_: str) -> str:
     """The name of the function that gives a value of one type, or of a domain over it, and NULL for any other."""
     return f"fitting_{type_}"

@@ -16,6 +16,9 @@ import psycopg
 from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.closed import Grant, close
+from millstream.postgres.named import MovedError, require
+from millstream.postgres.turns import CollidedError, colliding, prepare_turns, take_turn
 from millstream.sources.postgres.buffer_sql import (
     BufferColumn,
     Event,
@@ -26,7 +29,6 @@ from millstream.sources.postgres.buffer_sql import (
     fitting_statements,
     function_name,
     function_statements,
-    schema_statements,
     trigger_name,
 )
 from millstream.sources.postgres.connection import Connection
@@ -44,14 +46,21 @@ from millstream.sources.postgres.installed import (
     triggers_of,
 )
 from millstream.sources.postgres.kept_columns import columns_in, kept_columns
-from millstream.sources.postgres.partition_owners import let_owners_add_partitions
+from millstream.sources.postgres.partition_owners import let_owners_add_partitions, owners_adding_partitions
 from millstream.sources.postgres.relations import Relation, RelationKind
+from millstream.sources.postgres.snapshot import moved_error
 from millstream.sources.postgres.trims import create_trims, forget_trims, note_trims
 from millstream.sources.postgres.types import MirrorColumn
 
 Result = TypeVar("Result")
 
 _MAX_SCHEMA_NAME = 63 - len("_truncate_part_4294967295")  # a trigger's name begins with it
+_PLANTED = """
+SELECT made.name, pg_get_userbyid(made.owner)::text FROM pg_namespace n CROSS JOIN LATERAL (
+  SELECT c.relname::text, c.relowner FROM pg_class c WHERE c.relnamespace = n.oid
+  UNION ALL SELECT p.proname::text, p.proowner FROM pg_proc p WHERE p.pronamespace = n.oid
+) made(name, owner) WHERE n.nspname = %s AND made.owner <> n.nspowner ORDER BY 1 LIMIT 1
+"""
 _ROW_EVENTS = (Event.INSERT, Event.UPDATE, Event.DELETE)
 
 
@@ -105,6 +114,7 @@ def widen(
         _put_functions(connection, relation, [*kept, *more], found.by_row, settings.schema)
         if is_disabled:
             _put_triggers(connection, relation, found.by_row, settings.schema)
+        close_schema(connection, settings.schema)
         return buffer_info(connection, relation, settings)
 
     return with_locks(connection, settings, f"{relation.qualified} cannot be captured", work)
@@ -155,25 +165,63 @@ def prepare_schema(connection: Connection, relation: Relation, settings: BufferS
         raise MillstreamError(
             Code.PRIVILEGE_MISSING, f"the role may not capture {relation.qualified}", hint="run: " + " ".join(missing)
         )
+    failed = f"the schema {settings.schema} cannot be made"
+    with_locks(connection, settings, failed, lambda: _make_schema(connection, settings))
+
+
+def _make_schema(connection: Connection, settings: BufferSettings) -> None:
     name = sql.Identifier(settings.schema)
-    with connection.transaction():
-        _lock_schema(connection, settings.schema)
-        found = connection.execute(
-            "SELECT nspowner = current_user::regrole, obj_description(oid, 'pg_namespace') FROM pg_namespace "
-            "WHERE nspname = %s",
-            [settings.schema],
-        ).fetchone()
-        if found is not None and found != (True, settings.mark):
-            raise MillstreamError(
-                Code.NAME_TAKEN,
-                f"the schema {settings.schema} of the database belongs to somebody else: {found[1] or 'no comment'}",
-                hint="choose another schema for the buffers",
-            )
-        if found is None:
-            for statement in schema_statements(settings.schema):
-                connection.execute(statement)
-            connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(name, sql.Literal(settings.mark)))
-        create_trims(connection, settings.schema)
+    found = connection.execute(
+        "SELECT pg_get_userbyid(nspowner) = current_user, obj_description(oid, 'pg_namespace') FROM pg_namespace "
+        "WHERE nspname = %s",
+        [settings.schema],
+    ).fetchone()
+    if found is not None and found != (True, settings.mark):
+        raise MillstreamError(
+            Code.NAME_TAKEN,
+            f"the schema {settings.schema} of the database belongs to somebody else: {found[1] or 'no comment'}",
+            hint="choose another schema for the buffers",
+        )
+    if found is None:
+        with colliding():
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+        connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(name, sql.Literal(settings.mark)))
+    else:
+        _refuse_planted(connection, settings.schema)
+    prepare_turns(connection, settings.schema)
+    take_turn(connection, settings.schema)
+    create_trims(connection, settings.schema)
+    close_schema(connection, settings.schema)
+
+
+def _refuse_planted(connection: Connection, schema: str) -> None:
+    """What others have put there while they could would be taken for ours, and run with our rights.
+
+    Raises:
+        MillstreamError: NAME_TAKEN.
+    """
+    row = connection.execute(_PLANTED, [schema]).fetchone()
+    if row is not None:
+        raise MillstreamError(
+            Code.NAME_TAKEN,
+            f"{row[0]} in the schema {schema} of the buffers belongs to the role {row[1]}",
+            hint="drop it, or choose another schema for the buffers",
+        )
+
+
+def close_schema(connection: Connection, schema: str) -> None:
+    """Have what was made there be for nobody else; the owners of captured partitioned tables need their functions."""
+    owners: set[tuple[str, str]] | None = None
+
+    def is_meant(grant: Grant) -> bool:
+        nonlocal owners
+        if grant.kind != "ROUTINE" or grant.grantee is None:
+            return False
+        if owners is None:
+            owners = owners_adding_partitions(connection, schema)
+        return (grant.name, grant.grantee) in owners
+
+    close(connection, schema, is_meant)
 
 
 def put_in_place(
@@ -201,6 +249,7 @@ def put_in_place(
     row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
     assert row is not None
     note_trims(connection, schema, [relation.oid], row[0])  # writers are locked out: it sees all that is not buffered
+    close_schema(connection, schema)
     return buffer_info(connection, relation, settings)
 
 
@@ -217,7 +266,7 @@ def with_locks(connection: Connection, settings: BufferSettings, failed: str, wo
             with connection.transaction(), _coded(failed):
                 connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(settings.lock_timeout_ms))
                 return work()
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as e:
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, CollidedError, MovedError) as e:
             if time.monotonic() + pause > until:
                 raise MillstreamError(
                     Code.LOCK_TIMEOUT,
@@ -280,15 +329,10 @@ def _put_fitting(connection: Connection, schema: str, columns: Sequence[BufferCo
     )
     missing = set(types).difference(name for (name,) in found)
     if missing:
-        _lock_schema(connection, schema)
+        take_turn(connection, schema)
     for name in sorted(missing):
         for statement in fitting_statements(schema, types[name]):
             connection.execute(statement)
-
-
-def _lock_schema(connection: Connection, schema: str) -> None:
-    """Two sessions that create one object would collide in the server's catalog."""
-    connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"millstream {schema}"])
 
 
 def _is_disabled(connection: Connection, relation: Relation, schema: str) -> bool:
@@ -298,8 +342,14 @@ def _is_disabled(connection: Connection, relation: Relation, schema: str) -> boo
 
 
 def _lock_writers_out(connection: Connection, relation: Relation, schema: str) -> None:
-    for table in tables_of(relation).values():
-        connection.execute(create_trigger(schema, relation.oid, Event.LOCK, table, by_row=False))
+    """Keep writers out, and see that under the locks the names mean the tables that were looked at."""
+    named = [relation.named, *(leaf.named for leaf in relation.leaves if leaf.oid != relation.oid)]
+    try:
+        for table in tables_of(relation).values():
+            connection.execute(create_trigger(schema, relation.oid, Event.LOCK, table, by_row=False))
+        require(connection, named)
+    except (MovedError, psycopg.errors.UndefinedTable, psycopg.errors.WrongObjectType) as e:
+        raise moved_error(f"{relation.qualified} was exchanged while it was to be captured: {e}") from e
 
 
 def _put_functions(

@@ -14,11 +14,13 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.named import MovedError, Named, hold, require
 from millstream.sources.postgres.address import Address
 from millstream.sources.postgres.connection import Connection, connect
 from millstream.sources.postgres.decode import BATCH_BYTES, read_csv
+from millstream.sources.postgres.planned_code import refuse_planned_code
 from millstream.sources.postgres.relations import Relation, RelationKind, read_relations
-from millstream.sources.postgres.snapshot import import_snapshot, reading_error
+from millstream.sources.postgres.snapshot import import_snapshot, lock_error, moved_error, reading_error
 from millstream.sources.postgres.types import MirrorColumn, text_of
 
 if TYPE_CHECKING:
@@ -37,23 +39,25 @@ class Chunk:
     """Some rows of a relation: all of them, or those on some pages of one of its leaves.
 
     Args:
+        source: what has the rows, as it was looked at.
         is_only: leave out what inherits from it, which has chunks of its own.
         first_page, end_page: the range, open at the side of a None.
         rows, size_bytes: estimates.
+        trusted: roles whose functions may run when it is read.
     """
 
-    schema: str
-    name: str
+    source: Named
     is_only: bool
     first_page: int | None
     end_page: int | None
     rows: int
     size_bytes: int
+    trusted: tuple[str, ...] = ()
 
     def query(self, columns: Sequence[MirrorColumn]) -> sql.Composed:
         """The SELECT of some columns."""
         items = sql.SQL(", ").join(text_of(c, sql.Identifier(c.name)) for c in columns)
-        source = sql.SQL("ONLY {}" if self.is_only else "{}").format(sql.Identifier(self.schema, self.name))
+        source = sql.SQL("ONLY {}" if self.is_only else "{}").format(self.source.identifier)
         ends = [(sql.SQL(">="), self.first_page), (sql.SQL("<"), self.end_page)]
         within = [
             sql.SQL("ctid {} {}::pg_catalog.tid").format(operator, sql.Literal(f"({page},0)"))
@@ -73,45 +77,54 @@ FROM pg_class c WHERE c.oid = ANY(%s) ORDER BY c.oid
 
 
 def chunks(
-    connection: Connection, relation: Relation, columns: Sequence[MirrorColumn] = (), target_rows: int = TARGET_ROWS
+    connection: Connection,
+    relation: Relation,
+    columns: Sequence[MirrorColumn] = (),
+    target_rows: int = TARGET_ROWS,
+    trusted: tuple[str, ...] = (),
 ) -> list[Chunk]:
     """Pieces of about `target_rows` rows that make up the relation, whatever is added to it meanwhile.
 
     Args:
         columns: what will be read; a role may have the right to read them of a partitioned table and not of its
             partitions, and then the table is one piece.
+        trusted: roles whose functions may run when it is read.
 
     Raises:
-        MillstreamError: SOURCE_MISSING.
+        MillstreamError: SOURCE_MISSING; SOURCE_CHANGED if its name means another relation now; UNTRUSTED_CODE.
     """
     # as the connection's snapshot has it: partitions come and go
     now = read_relations(connection, [relation.oid]).get(relation.oid)
     if now is None:
         raise MillstreamError(Code.SOURCE_MISSING, f"{relation.qualified} was dropped")
     relation = now
-    if relation.kind not in (RelationKind.TABLE, RelationKind.PARTITIONED):
-        # a view has no pages, and a refresh of a materialized one replaces them in the eyes of older snapshots, too
-        return [_whole(connection, relation)]
+    if relation.kind is RelationKind.VIEW:
+        return [_view(connection, relation)]
+    refuse_planned_code(connection, relation.oid, relation.qualified, trusted)
     leaves = {leaf.oid: leaf for leaf in relation.leaves}
     sizes = connection.execute(_SIZES, [[c.name for c in columns], list(leaves)]).fetchall()
-    if not all(may_read for *_, may_read in sizes):
-        return [_whole(connection, relation)]
     total = sum(_expected_rows(rows, pages_then, pages) for _, _, rows, pages_then, pages, *_ in sizes)
+    # a refresh of a materialized view replaces its pages in the eyes of older snapshots, too
+    is_whole = relation.kind not in (RelationKind.TABLE, RelationKind.PARTITIONED)
+    if is_whole or not all(may_read for *_, may_read in sizes):
+        size_bytes = sum(size or 0 for *_, size, _ in sizes)
+        return [Chunk(relation.named, False, None, None, total, size_bytes, trusted)]
     target_rows = max(target_rows, int(total / _MAX_CHUNKS))
     found: list[Chunk] = []
     for oid, kind, rows_then, pages_then, pages, size_bytes, _ in sizes:
         leaf = leaves[oid]
         rows = _expected_rows(rows_then, pages_then, pages)
         if kind != "r":  # a foreign partition
-            found.append(Chunk(leaf.schema, leaf.name, False, None, None, rows, size_bytes or 0))
+            found.append(Chunk(leaf.named, False, None, None, rows, size_bytes or 0, trusted))
             continue
         step = max(1, int(pages * target_rows / rows)) if rows else 1
         starts = [*range(0, pages, step), None] if rows > target_rows else [0, None]
         for first, end in pairwise(starts):
             share = ((end or pages) - (first or 0)) / pages if pages else 0.0
             # the first and the last piece have no bound: pages may be added
-            chunk = Chunk(leaf.schema, leaf.name, True, first or None, end, int(rows * share), int(size_bytes * share))
-            found.append(chunk)
+            found.append(
+                Chunk(leaf.named, True, first or None, end, int(rows * share), int(size_bytes * share), trusted)
+            )
     return found
 
 
@@ -121,7 +134,8 @@ def read_chunk(
     """The rows of a piece as of an exported snapshot.
 
     Raises:
-        MillstreamError: SNAPSHOT_LOST, LOCK_TIMEOUT, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, VALUE_UNSUPPORTED.
+        MillstreamError: SNAPSHOT_LOST, LOCK_TIMEOUT, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, VALUE_UNSUPPORTED;
+            SOURCE_CHANGED if the name of what it is a piece of means another relation now; UNTRUSTED_CODE.
     """
     return read_chunks(address, snapshot_name, [chunk], columns, batch_bytes)
 
@@ -135,12 +149,21 @@ def read_chunks(
 ) -> Iterator[pa.RecordBatch]:
     """As `read_chunk`, one after the other over one connection."""
     with connect(address) as connection:
-        import_snapshot(connection, snapshot_name)
         for chunk in wanted:
             try:
+                # Before the snapshot is imported: the planner knows of indexes that are younger. A view is read on
+                # purpose, and is made of its owner's code.
+                if chunk.source.kind != RelationKind.VIEW:
+                    refuse_planned_code(connection, chunk.source.oid, chunk.source.qualified, chunk.trusted)
+                import_snapshot(connection, snapshot_name)
+                hold(connection, chunk.source, forbidden=chunk.source.forbidden(only=chunk.is_only))
                 yield from read_csv(_copied(connection, chunk.query(columns)), columns, batch_bytes)
+                require(connection, [chunk.source])  # its schema may have been renamed, and be another one
+                connection.execute("ROLLBACK")
+            except MovedError as e:
+                raise moved_error(str(e)) from e
             except psycopg.Error as e:
-                raise reading_error(address, e, f"{chunk.schema}.{chunk.name}") from e
+                raise reading_error(address, e, chunk.source.qualified, kind=chunk.source.kind) from e
 
 
 def _copied(connection: Connection, query: sql.Composed) -> Iterator[bytes]:
@@ -182,17 +205,26 @@ def _copied(connection: Connection, query: sql.Composed) -> Iterator[bytes]:
             pgconn.finish()  # left half-way, the connection is of no use
 
 
-def _whole(connection: Connection, relation: Relation) -> Chunk:
-    counted = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(sql.Identifier(relation.schema, relation.name))
-    rows = 0
-    # Who may not read it is told when he does; the transaction may have others to read.
-    with suppress(psycopg.errors.InsufficientPrivilege), connection.transaction():
-        row = connection.execute(counted).fetchone()
-        assert row is not None
-        rows = int(row[0][0]["Plan"]["Plan Rows"])
-    return Chunk(relation.schema, relation.name, False, None, None, rows, rows * 100)
+def _view(connection: Connection, relation: Relation) -> Chunk:
+    """A view has no pages, and only a plan tells how many rows it may have."""
+    source, rows = relation.named, 0
+    counted = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source.identifier)
+    try:
+        # Who may not read it is told when he does; the transaction may have others to read.
+        with suppress(psycopg.errors.InsufficientPrivilege), connection.transaction():
+            hold(connection, source, forbidden=source.forbidden())
+            row = connection.execute(counted).fetchone()
+            assert row is not None
+            rows = int(row[0][0]["Plan"]["Plan Rows"])
+    except MovedError as e:
+        raise moved_error(str(e)) from e
+    except psycopg.errors.LockNotAvailable as e:
+        raise lock_error(source.qualified) from e
+    return Chunk(source, False, None, None, rows, rows * 100)
 
 
-def _expected_rows(rows_then: float, pages_then: int, pages: int) -> int:
+def _expected_rows(rows_then: float, pages_then: int, pages: int | None) -> int:
+    if pages is None:  # of a foreign table it is known if it was analyzed
+        return max(0, int(rows_then))
     per_page = rows_then / pages_then if pages_then > 0 and rows_then >= 0 else _ROWS_PER_PAGE
-    return int(per_page * (pages or 0))
+    return int(per_page * pages)

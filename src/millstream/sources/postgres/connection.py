@@ -13,8 +13,8 @@ from millstream.sources.postgres.address import Address, ResolvedAddress
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
-# How values are written as text, by COPY, by queries and by a walsender alike; and a SELECT that row security would
-# filter fails instead of giving fewer rows.
+# How values are written as text, by COPY, by queries and by a walsender alike; a SELECT that row security would filter
+# fails instead of giving fewer rows; and planning one runs no CHECK of a table's owner.
 _SESSION = {
     "datestyle": "ISO",
     "intervalstyle": "iso_8601",
@@ -22,6 +22,7 @@ _SESSION = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "row_security": "off",
+    "constraint_exclusion": "off",
     "search_path": "pg_catalog",
 }
 _CONNECT_SECONDS = 10

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import psycopg
 from psycopg import sql
 
+from millstream.postgres.closed import close_only
 from millstream.sources.postgres.connection import Connection
 
 _TABLE, _FUNCTION = "guarded_columns", "guard_columns"
@@ -52,6 +53,7 @@ def guard(connection: Connection, schema: str, columns: Mapping[int, Sequence[st
                 ).format(table),
                 [oid, list(names)],
             )
+        close_only(connection, schema, _TABLE, f"{_FUNCTION}()")
     return True
 
 

@@ -88,11 +88,22 @@ def find_buffer(
 ) -> BufferInfo | None:
     """The buffer of a table, if there is one."""
     settings = settings or BufferSettings()
-    has = connection.execute(
-        "SELECT to_regclass(%s) IS NOT NULL",
-        [sql.Identifier(settings.schema, buffer_name(relation.oid)).as_string(connection)],
+    has = is_own_table(connection, settings.schema, buffer_name(relation.oid))
+    return buffer_info(connection, relation, settings) if has else None
+
+
+def is_own_table(connection: Connection, schema: str, name: str) -> bool:
+    """Whether there is a table of that name which is ours, in a schema that is ours: nobody else can exchange it.
+
+    If the schema was dropped, others may have made one of its name, with a view that would run with our rights.
+    """
+    row = connection.execute(
+        "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND c.relname = %s AND c.relkind = 'r' AND pg_get_userbyid(c.relowner) = current_user "
+        "AND pg_get_userbyid(n.nspowner) = current_user)",
+        [schema, name],
     ).fetchone()
-    return buffer_info(connection, relation, settings) if has == (True,) else None
+    return row == (True,)
 
 
 def capture_states(connection: Connection, oids: Sequence[int], schema: str) -> dict[int, str]:
@@ -100,7 +111,8 @@ def capture_states(connection: Connection, oids: Sequence[int], schema: str) -> 
 
     It moves when a trigger is dropped, disabled or enabled, even when that was undone since; when a partition is
     detached and attached again; when the table becomes a partition, a child or the target of a subscription; and when
-    it becomes unlogged. A table that is gone is missing.
+    it becomes unlogged. A table that is gone is missing. Triggers whose functions lie in a schema of somebody else's
+    do not count: nothing is to be read from buffers there.
     """
     rows = connection.execute(
         """WITH RECURSIVE below AS (
@@ -110,14 +122,15 @@ def capture_states(connection: Connection, oids: Sequence[int], schema: str) -> 
            SELECT b.top::bigint, md5(string_agg(concat_ws('/', b.oid, c.relpersistence,
              (SELECT string_agg(concat_ws(':', t.oid, t.tgenabled, t.xmin), ',' ORDER BY t.oid)
               FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-              WHERE t.tgrelid = b.oid AND p.pronamespace = to_regnamespace(%(schema)s)
+              WHERE t.tgrelid = b.oid AND p.pronamespace = (SELECT n.oid FROM pg_namespace n
+                  WHERE n.nspname = %(schema)s AND pg_get_userbyid(n.nspowner) = current_user)
                 AND p.proname IN (SELECT e || '_' || b.top FROM unnest(%(events)s::text[]) e)),
              (SELECT string_agg(i.inhparent::text, ',' ORDER BY 1) FROM pg_inherits i WHERE i.inhrelid = b.oid),
              EXISTS (SELECT FROM pg_subscription_rel s WHERE s.srrelid = b.oid)), ' ' ORDER BY b.oid))
            FROM below b JOIN pg_class c ON c.oid = b.oid GROUP BY b.top""",
         {
             "oids": list(oids),
-            "schema": sql.Identifier(schema).as_string(connection),
+            "schema": schema,
             "events": [event.value for event in Event if event is not Event.LOCK],
         },
     )

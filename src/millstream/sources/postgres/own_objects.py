@@ -10,7 +10,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.buffer_sql import buffer_name, uninstall_sql
 from millstream.sources.postgres.buffers import remove_all
 from millstream.sources.postgres.connection import Connection
-from millstream.sources.postgres.installed import BufferSettings, captured_tables
+from millstream.sources.postgres.installed import BufferSettings, captured_tables, is_own_table
 from millstream.sources.postgres.publication import drop_publication, drop_statement, publication_owner
 from millstream.sources.postgres.slot import Slot, drop_slot, slot_state
 
@@ -110,7 +110,7 @@ def buffered_rows(connection: Connection, settings: BufferSettings, oids: Sequen
     found: dict[int, int] = {}
     for oid in oids:
         buffer = sql.Identifier(settings.schema, buffer_name(oid))
-        if connection.execute("SELECT to_regclass(%s)", [buffer.as_string(connection)]).fetchone() == (None,):
+        if not is_own_table(connection, settings.schema, buffer_name(oid)):
             continue
         counted = sql.SQL("SELECT count(*) FROM (SELECT FROM {} LIMIT {}) AS waiting").format(buffer, _MOST_COUNTED)
         row = connection.execute(counted).fetchone()

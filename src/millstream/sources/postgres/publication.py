@@ -14,10 +14,12 @@ from typing import Any
 from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.named import MovedError, Named, hold
 from millstream.sources.postgres.buffers import with_locks
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.installed import BufferSettings
 from millstream.sources.postgres.relations import Relation
+from millstream.sources.postgres.snapshot import moved_error
 
 _GENERATED_SINCE = 180_000
 
@@ -47,7 +49,7 @@ WHERE t.pubname = %s AND c.oid = ANY(%s)
 """
 _MEMBERS = "SELECT prrelid::bigint, oid::bigint FROM pg_publication_rel WHERE prpubid = %s AND prrelid = ANY(%s)"
 _MEMBER = """
-SELECT n.nspname, c.relname FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+SELECT c.relkind::text, n.nspname, c.relname FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
 JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.pubname = %s AND r.prrelid = %s
 """
@@ -62,6 +64,7 @@ JOIN pg_class t ON t.oid = a.relid JOIN pg_namespace n ON n.oid = t.relnamespace
 WHERE c.oid = ANY(%(oids)s) AND c.relispartition AND t.oid <> c.oid AND (t.oid = ANY(%(oids)s)
   OR (n.nspname, t.relname) IN (SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %(name)s))
 """
+_ANY_ROWS = "SET LOCAL row_security = on"  # none are read: a policy need not keep us from holding the table
 _SCHEMAS = "SELECT pnnspid::bigint, oid::bigint FROM pg_publication_namespace WHERE pnpubid = %s"
 
 
@@ -125,6 +128,9 @@ def ensure_published(
     statements = publication_sql(connection, name, [r for r, _ in wanted if r.oid in published.missing])
 
     def publish() -> None:
+        for relation, _ in wanted:
+            if relation.oid in published.missing:
+                _hold(connection, relation.named)
         for statement in statements:
             connection.execute(statement)
 
@@ -189,17 +195,34 @@ def unpublish(connection: Connection, name: str, oid: int, settings: BufferSetti
     Raises:
         MillstreamError: LOCK_TIMEOUT.
     """
-    row = connection.execute(_MEMBER, [name, oid]).fetchone()
-    if row is None:
-        return
-    statement = sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), sql.Identifier(*row))
+
+    def drop() -> None:
+        row = connection.execute(_MEMBER, [name, oid]).fetchone()
+        if row is not None:
+            member = Named(oid, *row)
+            connection.execute(_ANY_ROWS)
+            hold(connection, member)
+            statement = sql.SQL("ALTER PUBLICATION {} DROP TABLE {}")
+            connection.execute(statement.format(sql.Identifier(name), member.identifier))
+
     try:
-        with_locks(
-            connection, settings, f"{row[0]}.{row[1]} cannot be unpublished", lambda: connection.execute(statement)
-        )
+        with_locks(connection, settings, f"table {oid} cannot be taken out of the publication {name}", drop)
     except MillstreamError as error:
         if error.code is not Code.PRIVILEGE_MISSING:
             raise
+
+
+def _hold(connection: Connection, table: Named) -> None:
+    """Have a table's name mean the one that was looked at until the end of the transaction.
+
+    Raises:
+        MillstreamError: SOURCE_CHANGED.
+    """
+    connection.execute(_ANY_ROWS)
+    try:
+        hold(connection, table)
+    except MovedError as e:
+        raise moved_error(str(e)) from e
 
 
 def publication_owner(connection: Connection, name: str) -> str | None:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.named import Named
 from millstream.sources.postgres.connection import Connection
 
 
@@ -61,6 +62,12 @@ class Leaf:
     name: str
     filenode: int
     is_logged: bool
+    kind: str
+
+    @property
+    def named(self) -> Named:
+        """The table by its name, for who names it."""
+        return Named(self.oid, self.kind, self.schema, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,11 @@ class Relation:
     def qualified(self) -> str:
         """Its name for messages."""
         return f"{self.schema}.{self.name}"
+
+    @property
+    def named(self) -> Named:
+        """The relation by its name, for who names it."""
+        return Named(self.oid, self.kind.value, self.schema, self.name)
 
     def column(self, name: str) -> PgColumn:
         """The column of that name."""
@@ -222,8 +234,8 @@ def _relations(connection: Connection, rows: list[tuple[Any, ...]]) -> list[Rela
         )  # fmt: skip
     keys = {oid: tuple(names) for oid, names in connection.execute(_KEYS, [oids])}
     leaves: dict[int, list[Leaf]] = {}
-    for top, oid, schema, name, filenode, is_logged, _ in connection.execute(_LEAVES, [oids]):
-        leaves.setdefault(top, []).append(Leaf(oid, schema, name, filenode, is_logged))
+    for top, *leaf in connection.execute(_LEAVES, [oids]):
+        leaves.setdefault(top, []).append(Leaf(*leaf))
     return [
         Relation(
             oid=oid,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -138,27 +137,6 @@ def drop_slot(connection: Connection, name: str, wait_seconds: float = 5.0) -> b
             raise coded(Slot(name, name), e) from e
         else:
             return True
-
-
-@contextmanager
-def holding(connection: Connection, slot: Slot, wait_seconds: float = 10.0) -> Iterator[None]:
-    """Be the only millstream that reads a slot: between a peek and the advance after it nobody else may advance.
-
-    Raises:
-        MillstreamError: LOCK_TIMEOUT.
-    """
-    deadline = time.monotonic() + wait_seconds
-    while not _is_true(connection, "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", slot.name):
-        if time.monotonic() >= deadline:
-            raise MillstreamError(
-                Code.LOCK_TIMEOUT, f"another process reads the slot {slot.name}", hint="try again, or end that process"
-            )
-        time.sleep(0.05)
-    try:
-        yield
-    finally:
-        if not connection.closed:
-            _is_true(connection, "SELECT pg_advisory_unlock(hashtextextended(%s, 0))", slot.name)
 
 
 def peek(connection: Connection, slot: Slot, upto: int) -> Generator[bytes, None, None]:
@@ -313,8 +291,3 @@ def _wal_ends(connection: Connection) -> tuple[int, int]:
     row = connection.execute("SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text").fetchone()
     assert row is not None
     return parse_lsn(row[0]), parse_lsn(row[1])
-
-
-def _is_true(connection: Connection, query: str, *parameters: object) -> bool:
-    row = connection.execute(query, parameters).fetchone()
-    return row is not None and bool(row[0])

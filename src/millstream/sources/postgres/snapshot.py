@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -12,6 +13,7 @@ import psycopg
 from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.named import FOREIGN, VIEWS, MovedError, hold, lock_only, require, restrict
 from millstream.sources.postgres.address import Address, ResolvedAddress
 from millstream.sources.postgres.connection import Connection, connect, resolved, unreachable
 from millstream.sources.postgres.relations import Relation, RelationKind
@@ -36,13 +38,15 @@ class Snapshot:
     """A transaction that exports its snapshot for as long as the block lasts.
 
     It also holds the tables' lightest lock. TRUNCATE and rewrites of a table do not respect snapshots: without the
-    lock, a reader who comes after one finds no rows and no error. Leaving the block fails if the transaction was lost
-    meanwhile, since then nothing is known of what was read.
+    lock, a reader who comes after one finds no rows and no error. And under the lock it sees that the names mean what
+    they meant when the tables were looked at, and do so until the end: see `millstream.postgres.named`. Leaving the
+    block fails if the transaction was lost meanwhile, since then nothing is known of what was read.
 
     Args:
         relations: the tables to be read.
         take: gives the name of a snapshot to hold on to instead of a new one, e.g. that of a new replication slot;
             called once the tables are locked.
+        trusted: roles whose functions may run when the tables are read: see `planned_code`.
 
     Attributes:
         name: for `SET TRANSACTION SNAPSHOT`.
@@ -57,8 +61,13 @@ class Snapshot:
     connection: Connection
 
     def __init__(
-        self, address: Address, relations: Sequence[Relation] = (), take: Callable[[], str] | None = None
+        self,
+        address: Address,
+        relations: Sequence[Relation] = (),
+        take: Callable[[], str] | None = None,
+        trusted: Sequence[str] = (),
     ) -> None:
+        self.trusted = tuple(trusted)
         self._address = address
         self._relations = relations
         self._take = take
@@ -72,6 +81,7 @@ class Snapshot:
         self.connection = connect(self._address)
         try:
             self.address = resolved(self._address, self.connection, self._label)
+            restrict(self.connection, [VIEWS, FOREIGN])
             self._begin()
         except BaseException:
             self.connection.close()
@@ -118,19 +128,28 @@ class Snapshot:
             _set_time_limits(self.connection, _LOCK_TIMEOUT)
             tables = [r for r in self._relations if r.kind in (RelationKind.TABLE, RelationKind.PARTITIONED)]
             for table in tables:
-                self._lock(table)
+                with self._about(table):
+                    lock_only(self.connection, table.named, "ACCESS SHARE", only=False)
             if self._take is not None:
                 execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self._take())))
             row = execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchone()
+            for relation in self._relations:
+                with self._about(relation):
+                    if relation in tables:
+                        require(self.connection, [relation.named])
+                    else:  # LOCK TABLE takes no others
+                        hold(self.connection, relation.named, forbidden=relation.named.forbidden())
         except psycopg.Error as e:
             raise reading_error(self._address, e, ", ".join(r.qualified for r in self._relations)) from e
         assert row is not None
         self.name, self.position = row
 
-    def _lock(self, table: Relation) -> None:
-        name = sql.Identifier(table.schema, table.name)
+    @contextmanager
+    def _about(self, table: Relation) -> Iterator[None]:
         try:
-            self.connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
+            yield
+        except MovedError as e:
+            raise TableError.about(table.qualified, moved_error(str(e))) from e
         except psycopg.Error as e:
             error = reading_error(self._address, e, table.qualified)
             if error.code is Code.DATABASE_UNREACHABLE:
@@ -160,11 +179,12 @@ class Snapshot:
 
 
 def import_snapshot(connection: Connection, name: str) -> None:
-    """Begin a transaction that sees what the exporting one sees.
+    """Begin a transaction that sees what the exporting one sees, and reads no view or foreign table unless it is let.
 
     Raises:
         MillstreamError: SNAPSHOT_LOST.
     """
+    restrict(connection, [VIEWS, FOREIGN])
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
@@ -186,14 +206,13 @@ def _set_time_limits(connection: Connection, lock_timeout: str) -> None:
     connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(lock_timeout)))
 
 
-def reading_error(address: Address, error: psycopg.Error, tables: str) -> MillstreamError:
+def reading_error(address: Address, error: psycopg.Error, tables: str, kind: str = "r") -> MillstreamError:
     """A coded error for tables that cannot be read."""
     if isinstance(error, psycopg.errors.LockNotAvailable):
-        return MillstreamError(
-            Code.LOCK_TIMEOUT,
-            f"another session alters or truncates {tables}, or waits to do so",
-            hint="try again when it is done",
-        )
+        return lock_error(tables)
+    # of a materialized view it says that it was never refreshed
+    if isinstance(error, psycopg.errors.ObjectNotInPrerequisiteState) and kind != "m":
+        return moved_error(f"{tables} has become a view or a foreign table: {_first_line(error)}")
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return MillstreamError(
             Code.PRIVILEGE_MISSING,
@@ -205,6 +224,20 @@ def reading_error(address: Address, error: psycopg.Error, tables: str) -> Millst
     if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
         return unreachable(address, error)
     return MillstreamError(Code.DATABASE_UNFIT, f"{tables} cannot be read: {_first_line(error)}")
+
+
+def lock_error(tables: str) -> MillstreamError:
+    """A coded error for tables that cannot be locked."""
+    return MillstreamError(
+        Code.LOCK_TIMEOUT,
+        f"another session alters or truncates {tables}, or waits to do so",
+        hint="try again when it is done",
+    )
+
+
+def moved_error(why: str) -> MillstreamError:
+    """A coded error for a name that means another relation than the one that was looked at."""
+    return MillstreamError(Code.SOURCE_CHANGED, why, hint="refresh again; if it stays so, define what reads it again")
 
 
 def lost(address: Address, error: psycopg.Error) -> MillstreamError:

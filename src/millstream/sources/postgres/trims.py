@@ -8,18 +8,23 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
+from millstream.postgres.closed import close_only
 from millstream.sources.postgres.connection import Connection
-from millstream.sources.postgres.installed import BufferInfo
+from millstream.sources.postgres.installed import BufferInfo, is_own_table
 from millstream.sources.postgres.snapshots import PgSnapshot
+
+_TABLE = "trims"
 
 
 def create_trims(connection: Connection, schema: str) -> None:
-    """Make the table where it is kept, if there is none."""
-    connection.execute(
-        sql.SQL("CREATE TABLE IF NOT EXISTS {} (source oid PRIMARY KEY, snapshot pg_snapshot NOT NULL)").format(
-            _table(schema)
+    """Make the table where it is kept, if there is none, for nobody else."""
+    with connection.transaction():
+        connection.execute(
+            sql.SQL("CREATE TABLE IF NOT EXISTS {} (source oid PRIMARY KEY, snapshot pg_snapshot NOT NULL)").format(
+                _table(schema)
+            )
         )
-    )
+        close_only(connection, schema, _TABLE)
 
 
 def note_trims(connection: Connection, schema: str, oids: Sequence[int], snapshot: str) -> None:
@@ -61,9 +66,8 @@ def trimmed_to(connection: Connection, buffers: Sequence[BufferInfo]) -> dict[in
 
 def _has_trims(connection: Connection, schema: str) -> bool:
     """Asked before, as an error would end the transaction."""
-    row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [_table(schema).as_string(connection)]).fetchone()
-    return row == (True,)
+    return is_own_table(connection, schema, _TABLE)
 
 
 def _table(schema: str) -> sql.Identifier:
-    return sql.Identifier(schema, "trims")
+    return sql.Identifier(schema, _TABLE)

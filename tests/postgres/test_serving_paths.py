@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import date
 
 import psycopg
 import pyarrow as pa
@@ -12,6 +13,7 @@ from shops import MILLSTREAM, Shop
 
 from millstream.sinks.postgres.serve import PostgresSink
 from millstream.sinks.postgres.target import UserTriggers
+from millstream.sinks.postgres.types import served_columns
 
 pytestmark = pytest.mark.postgres
 
@@ -222,6 +224,29 @@ def test_users_code_finds_what_is_in_the_schema_of_the_served_table(
     assert Counter(t.run('SELECT k, v FROM "Reports".totals')) == Counter([(1, 11), (2, 22), (4, 40)])
     fired = {"triggers": {"by_row", "by_statement", "deferred"}, "computed": {"default"}, "policy": set()}[code]
     assert {what for (what,) in t.run('SELECT what FROM "Reports".notes')} == fired
+
+
+def test_a_column_of_another_type_runs_users_checks_and_none_of_the_traps(place: tuple[Shop, str]) -> None:
+    trapped, schema = place
+    t = served(trapped, pa.schema([("k", pa.int32()), ("v", pa.string()), ("w", pa.int32())]), ["k"])
+    t.option(schema=schema)
+    t.serve((1, "10", 1), (2, "20", 2))
+    t.run(
+        f"CREATE TABLE {schema}.allowed (k bigint); INSERT INTO {schema}.allowed VALUES (1), (2)",
+        f"GRANT SELECT ON {schema}.allowed TO PUBLIC",
+        f"CREATE FUNCTION {schema}.is_allowed(it bigint) RETURNS boolean LANGUAGE plpgsql AS "
+        "$$ BEGIN RETURN EXISTS (SELECT FROM allowed a WHERE a.k OPERATOR(pg_catalog.=) it); END $$",
+        f"SET search_path = pg_catalog, {schema}; ALTER TABLE {schema}.totals ADD CHECK (is_allowed(k))",
+    )
+    t.feed.schema = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("w", pa.string())])
+    t.option(columns=served_columns(t.feed.schema))
+    assert t.serve((1, 10, "one"), (2, 21, "two")).reason.startswith("TYPES_CHANGED")
+    assert t.rows() == Counter([(1, 10, "one"), (2, 21, "two")])
+    t.run(f"ALTER TABLE {schema}.totals DROP CONSTRAINT totals_k_check")
+    t.feed.schema = pa.schema([("k", pa.date32()), ("v", pa.binary()), ("w", pa.list_(pa.string()))])  # all made again
+    t.option(columns=served_columns(t.feed.schema))
+    t.serve((date(2024, 5, 1), b"x", ("a",)))
+    assert t.rows("k, v") == Counter([(date(2024, 5, 1), b"x")])
 
 
 def test_users_code_sees_the_served_schema_and_then_what_the_role_has_chosen(shop: Shop) -> None:

@@ -31,7 +31,7 @@ def pin_path(connection: Connection) -> None:
 
 @contextmanager
 def users_path(connection: Connection, target: Target) -> Iterator[None]:
-    """Inside the block, in a transaction, names are looked up in the served table's schema, then in the role's own path.
+    """Inside the block, in a transaction, names mean what is in the served table's schema, then in the role's own path.
 
     For statements that run users' code. Nothing of theirs waits for the commit: deferred triggers fire at the block's
     end. An error leaves all to the transaction's end.

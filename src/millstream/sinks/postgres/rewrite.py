@@ -14,7 +14,8 @@ from millstream.sinks.postgres.paths import users_path
 from millstream.sinks.postgres.staging import STAGED, exact_texts
 from millstream.sinks.postgres.target import Connection, Target
 
-# Those that read the table run under the users' path: see `paths`. Equal rows of a bag are numbered on both sides. Rows of the table without a partner are staged as deletions.
+# Those that read the table run under the users' path: see `paths`.
+# Equal rows of a bag are numbered on both sides. Rows of the table without a partner are staged as deletions.
 _MATCH = """
 WITH here AS (
   SELECT ctid AS place, xmin AS seen, {here} AS key, pg_catalog.row_number() OVER (PARTITION BY {here}) AS i

@@ -39,6 +39,7 @@ from millstream.refresh.capture.record import (
     is_whole,
     with_buffer_for,
 )
+from millstream.refresh.capture.refused_writes import accept_writes
 from millstream.refresh.capture.source import Source
 from millstream.refresh.capture.switch import INSTALLED, with_details, with_loss
 from millstream.refresh.capture.tick_state import TickState, identity_of
@@ -96,6 +97,8 @@ class Tick(TickState):
         self.known = dict(self.captures)
         self._let_go()
         here = where(self.connection)
+        if (accepting := self._accept_writes()) != self.database:
+            self.database, here = accepting, where(self.connection)
         self.behind = {c.id: error_of(c) for c in self.captures.values() if self._is_unasked(c)}
         self.again, self.identity = self._known_reasons(), identity_of(self.database)
         self.started = here.started
@@ -126,6 +129,9 @@ class Tick(TickState):
             f"the tables of {self.database.name} are being altered all the time",
             hint="refresh again when that has ended",
         )
+
+    def _accept_writes(self) -> AttachedDatabase:
+        return accept_writes(self.connection, self.catalog, self.database, self.recorded, self.progress)
 
     # Trying
 

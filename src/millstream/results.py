@@ -206,7 +206,7 @@ class CdcHealth:
         cdc_mode: `TRIGGER`, `TRANSITIONING` or `WAL`.
         slot_name, lag_bytes, confirmed_lsn: of its database's slot; None while triggers capture.
         alert: what is wrong, e.g. `slot_lag_exceeds_threshold`, `replication_slot_missing`, `database_unreachable`,
-            `capture_triggers_disabled`, `replica_sessions_not_captured`; None if nothing is.
+            `writes_refused`, `capture_triggers_disabled`, `replica_sessions_not_captured`; None if nothing is.
     """
 
     database: str

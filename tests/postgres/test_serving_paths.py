@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import date
 
 import psycopg
 import pyarrow as pa
@@ -12,6 +13,7 @@ from shops import MILLSTREAM, Shop
 
 from millstream.sinks.postgres.serve import PostgresSink
 from millstream.sinks.postgres.target import UserTriggers
+from millstream.sinks.postgres.types import served_columns
 
 pytestmark = pytest.mark.postgres
 
@@ -67,14 +69,25 @@ END $$
 PATHS = ("public, trap", "trap, public, pg_catalog")
 
 
-@pytest.fixture(params=PATHS)
-def trapped(request: pytest.FixtureRequest, shop: Shop) -> Shop:
+def lay_traps(shop: Shop, path: str) -> Shop:
     with shop.server.superuser(shop.name) as superuser:
         superuser.execute("CREATE SCHEMA trap")
-        superuser.execute(f"GRANT USAGE ON SCHEMA trap TO {MILLSTREAM}")
+        superuser.execute(f"GRANT USAGE, CREATE ON SCHEMA trap TO {MILLSTREAM}")
         superuser.execute(TRAPS)
-        superuser.execute(f'ALTER ROLE {MILLSTREAM} IN DATABASE "{shop.name}" SET search_path = {request.param}')
+        superuser.execute(f'ALTER ROLE {MILLSTREAM} IN DATABASE "{shop.name}" SET search_path = {path}')
     return shop
+
+
+@pytest.fixture(params=PATHS)
+def trapped(request: pytest.FixtureRequest, shop: Shop) -> Shop:
+    return lay_traps(shop, request.param)
+
+
+@pytest.fixture(params=[*((path, "public") for path in PATHS), ("pg_catalog", "trap"), ("public, pg_catalog", "trap")])
+def place(request: pytest.FixtureRequest, shop: Shop) -> tuple[Shop, str]:
+    """A database with traps, and the schema to serve into: in the last two cases it is the one that has them."""
+    path, schema = request.param
+    return lay_traps(shop, path), schema
 
 
 def seen_by(table: Table, *whats: str) -> None:
@@ -84,7 +97,7 @@ def seen_by(table: Table, *whats: str) -> None:
         "GRANT INSERT ON trap.seen TO PUBLIC",
         "CREATE FUNCTION trap.see() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN INSERT INTO seen VALUES (TG_NAME); RETURN NEW; END $$",
-        *(what.format(table='public."totals"') for what in whats),
+        *(what.format(table=f'{table.target.schema}."totals"') for what in whats),
     )
 
 
@@ -101,15 +114,17 @@ DEFERRED = (
 
 
 @pytest.mark.parametrize("fires", [None, "AFTER INSERT OR UPDATE", "BEFORE INSERT OR UPDATE"])
-def test_a_keyed_table(trapped: Shop, fires: str | None) -> None:
+def test_a_keyed_table(place: tuple[Shop, str], fires: str | None) -> None:
+    trapped, schema = place
     t = served(trapped, WIDE, ["k"])
+    t.option(schema=schema)
     t.declare()
     assert t.serve(("a", (1, 2), 1, ((1,), (2,)), b"x")).mode == "FULL"
     if fires is not None:
         seen_by(t, ROW.format(fires), BY_STATEMENT, DEFERRED)
     changed = ("a", (1, 3), 1, ((1,), (2,)), b"x")
     assert t.serve(changed, (None, (), None, None, None)).mode == "DIFFERENTIAL"
-    assert t.run("SELECT tags FROM public.totals WHERE k IS NOT NULL") == [([1, 3],)]
+    assert t.run(f"SELECT tags FROM {schema}.totals WHERE k IS NOT NULL") == [([1, 3],)]
     assert t.serve(changed).mode == "DIFFERENTIAL"
     assert t.rows("k, amount, raw") == Counter({("a", 1, b"x"): 1})
     assert fires is None or seen(t) == {"by_row", "by_statement", "deferred"}
@@ -123,8 +138,10 @@ def test_a_keyed_table(trapped: Shop, fires: str | None) -> None:
         PostgresSink(connection, LEDGER).drop(t.target, cascade=False)
 
 
-def test_a_bag(trapped: Shop) -> None:
+def test_a_bag(place: tuple[Shop, str]) -> None:
+    trapped, schema = place
     t = served(trapped, BAG, None)
+    t.option(schema=schema)
     t.serve(("a", 1), ("a", 1), (None, 2))
     seen_by(t, ROW.format("BEFORE INSERT"))
     assert t.serve(("a", 1), ("b", 2)).mode == "DIFFERENTIAL"
@@ -149,6 +166,108 @@ def test_a_path_that_a_trigger_leaves_behind_is_not_ours(trapped: Shop) -> None:
             assert PostgresSink(connection, LEDGER).serve(t.target, t.mark, t.feed).mode == "DIFFERENTIAL"
             assert connection.execute("SHOW search_path").fetchone() == ("trap, pg_catalog",)
     assert t.rows() == Counter({(3, 30): 1})
+
+
+CODE = """
+CREATE TABLE "Reports".notes (what text, value bigint);
+CREATE TABLE "Reports".allowed (k bigint);
+INSERT INTO "Reports".allowed SELECT generate_series(1, 9);
+GRANT ALL ON "Reports".notes, "Reports".allowed TO PUBLIC;
+CREATE FUNCTION "Reports".note(what text, value bigint) RETURNS bigint LANGUAGE plpgsql AS
+  $$ BEGIN INSERT INTO notes VALUES (what, value); RETURN value; END $$;
+CREATE FUNCTION "Reports".is_allowed(it bigint) RETURNS boolean LANGUAGE plpgsql AS
+  $$ BEGIN RETURN it IN (SELECT k FROM allowed); END $$;
+CREATE FUNCTION "Reports".fired() RETURNS trigger LANGUAGE plpgsql AS
+  $$ BEGIN PERFORM note(TG_NAME, 0); RETURN NEW; END $$;
+"""
+COMPUTED = """
+SET search_path = "Reports";
+ALTER TABLE "Reports".totals ADD COLUMN filled bigint;
+ALTER TABLE "Reports".totals ALTER COLUMN filled SET DEFAULT "Reports".note('default', 1);
+ALTER TABLE "Reports".totals ADD CONSTRAINT allowed CHECK ("Reports".is_allowed(k));
+"""
+# Policies hold for the owner, too; this one lets all rows through, and looks into a table of its own schema for it.
+POLICY = """
+CREATE POLICY seen ON "Reports".totals USING ("Reports".is_allowed(k));
+ALTER TABLE "Reports".totals ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+"""
+FIRED = [
+    f'CREATE {kind} TRIGGER {name} {when} ON "Reports".totals {each} EXECUTE FUNCTION "Reports".fired()'
+    for kind, name, when, each in (
+        ("", "by_row", "AFTER INSERT OR UPDATE", "FOR EACH ROW"),
+        ("", "by_statement", "AFTER INSERT OR UPDATE", ""),
+        ("CONSTRAINT", "deferred", "AFTER INSERT OR UPDATE", "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"),
+    )
+]
+
+
+@pytest.mark.parametrize("path", ["DEFAULT", "pg_catalog", "''"])
+@pytest.mark.parametrize("key", [["k"], None])
+@pytest.mark.parametrize("code", ["triggers", "computed", "policy"])
+def test_users_code_finds_what_is_in_the_schema_of_the_served_table(
+    shop: Shop, path: str, key: list[str] | None, code: str
+) -> None:
+    t = served(shop, KEYED, key)
+    t.option(schema="Reports")
+    t.run(
+        'CREATE SCHEMA "Reports"',
+        f'GRANT USAGE, CREATE ON SCHEMA "Reports" TO {MILLSTREAM}',
+        f'ALTER ROLE {MILLSTREAM} IN DATABASE "{shop.name}" SET search_path = {path}',
+        CODE,
+    )
+    t.serve((1, 10))
+    t.run(*{"triggers": FIRED, "computed": [COMPUTED], "policy": [POLICY]}[code])
+    assert t.serve((1, 11), (2, 20)).mode == "DIFFERENTIAL"
+    t.feed.is_large = True
+    assert t.serve((1, 11), (2, 21), (3, 30)).mode == "DIFFERENTIAL"
+    assert t.serve((1, 11), (2, 22), (4, 40), full=True).mode == "FULL"
+    assert Counter(t.run('SELECT k, v FROM "Reports".totals')) == Counter([(1, 11), (2, 22), (4, 40)])
+    fired = {"triggers": {"by_row", "by_statement", "deferred"}, "computed": {"default"}, "policy": set()}[code]
+    assert {what for (what,) in t.run('SELECT what FROM "Reports".notes')} == fired
+
+
+def test_a_column_of_another_type_runs_users_checks_and_none_of_the_traps(place: tuple[Shop, str]) -> None:
+    trapped, schema = place
+    t = served(trapped, pa.schema([("k", pa.int32()), ("v", pa.string()), ("w", pa.int32())]), ["k"])
+    t.option(schema=schema)
+    t.serve((1, "10", 1), (2, "20", 2))
+    t.run(
+        f"CREATE TABLE {schema}.allowed (k bigint); INSERT INTO {schema}.allowed VALUES (1), (2)",
+        f"GRANT SELECT ON {schema}.allowed TO PUBLIC",
+        f"CREATE FUNCTION {schema}.is_allowed(it bigint) RETURNS boolean LANGUAGE plpgsql AS "
+        "$$ BEGIN RETURN EXISTS (SELECT FROM allowed a WHERE a.k OPERATOR(pg_catalog.=) it); END $$",
+        f"SET search_path = pg_catalog, {schema}; ALTER TABLE {schema}.totals ADD CHECK (is_allowed(k))",
+    )
+    t.feed.schema = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("w", pa.string())])
+    t.option(columns=served_columns(t.feed.schema))
+    assert t.serve((1, 10, "one"), (2, 21, "two")).reason.startswith("TYPES_CHANGED")
+    assert t.rows() == Counter([(1, 10, "one"), (2, 21, "two")])
+    t.run(f"ALTER TABLE {schema}.totals DROP CONSTRAINT totals_k_check")
+    t.feed.schema = pa.schema([("k", pa.date32()), ("v", pa.binary()), ("w", pa.list_(pa.string()))])  # all made again
+    t.option(columns=served_columns(t.feed.schema))
+    t.serve((date(2024, 5, 1), b"x", ("a",)))
+    assert t.rows("k, v") == Counter([(date(2024, 5, 1), b"x")])
+
+
+def test_users_code_sees_the_served_schema_and_then_what_the_role_has_chosen(shop: Shop) -> None:
+    t = served(shop, KEYED, ["k"])
+    t.option(schema="reports")
+    t.run(
+        "CREATE SCHEMA reports",
+        f"GRANT USAGE, CREATE ON SCHEMA reports TO {MILLSTREAM}",
+        "CREATE TABLE reports.paths (path text)",
+        "GRANT ALL ON reports.paths TO PUBLIC",
+        "CREATE FUNCTION reports.see() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO reports.paths VALUES (current_setting('search_path')); RETURN NULL; END $$",
+    )
+    t.serve((1, 10))
+    t.run("CREATE TRIGGER see AFTER UPDATE ON reports.totals EXECUTE FUNCTION reports.see()")
+    with connected(shop) as connection:  # the session's own choice is none of the role's
+        connection.execute("SET search_path = nowhere")
+        t.put((1, 11))
+        PostgresSink(connection, LEDGER).serve(t.target, t.mark, t.feed)
+        assert connection.execute("SHOW search_path").fetchone() == ("pg_catalog, pg_temp",)
+    assert t.run("SELECT path FROM reports.paths") == [('"reports", "$user", public',)]
 
 
 def test_the_traps_are_sprung_by_names_without_a_schema(trapped: Shop) -> None:

@@ -303,6 +303,30 @@ def test_the_key_follows_the_source_and_the_query(lake: Lake, shop: Shop) -> Non
     assert len(query(shop, unique)) == 1
 
 
+def test_a_source_column_that_is_widened_widens_the_served_one(lake: Lake, shop: Shop) -> None:
+    with shop.owner() as owner:
+        owner.execute("CREATE TABLE items (id int PRIMARY KEY, v int, name varchar(10))")
+        owner.execute("INSERT INTO items VALUES (1, 10, 'a'), (2, 20, 'b')")
+        owner.execute("GRANT SELECT, TRIGGER ON items TO millstream")
+    lake.ms.create_stream_table("copy", "SELECT id, v, name FROM shop.public.items", serve_to="shop.public.copy")
+    lake.ms.create_stream_table(
+        "sums", "SELECT name, SUM(v) AS v FROM shop.public.items GROUP BY name", serve_to="shop.public.sums"
+    )
+    query(shop, "CREATE INDEX mine ON public.copy (v); GRANT SELECT ON public.copy TO stranger")
+    with shop.owner() as owner:
+        owner.execute("ALTER TABLE items ALTER id TYPE bigint, ALTER v TYPE bigint, ALTER name TYPE text")
+        owner.execute(f"INSERT INTO items VALUES ({2**40}, {2**41}, 'a longer name than ten')")
+    for mode in ("REINITIALIZE", "DIFFERENTIAL"):
+        done = [lake.ms.refresh_stream_table(name).action for name in ("copy", "sums")]
+        assert done == [mode, mode]
+        assert rows(shop, "public.copy") == rows(shop, "public.items")
+        assert rows(shop, "public.sums") == Counter(query(shop, "SELECT name, sum(v) FROM public.items GROUP BY name"))
+        query(shop, "DELETE FROM public.items WHERE id = 1")
+    types = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = '{}'::regclass AND attnum > 0"
+    assert query(shop, types.format("public.copy")) == [("bigint",), ("bigint",), ("text",)]
+    assert query(shop, "SELECT count(*) FROM pg_indexes WHERE indexname = 'mine'") == [(1,)]
+
+
 def test_large_results_go_through_files(lake: Lake, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.refresh.serving._MAX_COLLECTED_ROWS", 0)
     lake.ms.create_stream_table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,9 @@ from tick_tables import Owner, both, kit, owner
 from wal_shops import REPLICATOR, WalShop, new_owned_wal_shop
 
 from millstream.catalog.attached import CaptureMode
-from millstream.refresh.capture import switch
+from millstream.refresh.capture import switch, tick
 from millstream.refresh.capture.source import Source
+from millstream.refresh.capture.tick import Tick
 from millstream.testing.postgres_server import FAST, LOGICAL, Server
 
 __all__ = ["both", "kit", "owner"]
@@ -94,6 +95,77 @@ def test_files_that_are_put_back(own_server: Server, tmp_path: Path, after: list
         kit.tick()
         put_back(own_server, copy)
         insert(shop, *after)
+        assert_restored(kit, shop)
+
+
+@pytest.mark.parametrize("step", ["trim", "_trim_behind"])
+@pytest.mark.parametrize("again", [[2, 3, 4], range(5, 25)], ids=["the same", "others"])
+def test_files_that_are_put_back_after_a_crash(
+    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, again: Sequence[int]
+) -> None:
+    """The server died before or after a buffer was trimmed, and a copy of the time before was put in its place."""
+    shop = new_shop(own_server)
+    with writing(shop) as writer:
+        writer.execute(TABLE)
+    with open_kit(tmp_path / "lake", shop.address) as kit:
+        kit.read("r", "a", "k", "v")
+        insert(shop, 1)
+        kit.tick()
+        copy = copy_files(own_server)
+        insert(shop, 2, 3, 4)
+        with monkeypatch.context() as patched:
+            patched.setattr(tick if step == "trim" else Tick, step, _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                kit.tick()
+        own_server.stop("immediate")
+        own_server.start()
+        put_back(own_server, copy)
+        insert(shop, *again, *range(100, 120))
+        assert_restored(kit, shop)
+
+
+def test_files_that_are_put_back_amid_a_tick(
+    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the changes were read, and before the mark is left: it would hide that the files are older."""
+    shop = new_shop(own_server)
+    with writing(shop) as writer:
+        writer.execute(TABLE)
+    with open_kit(tmp_path / "lake", shop.address) as kit:
+        kit.read("r", "a", "k", "v")
+        insert(shop, 1)
+        kit.tick()
+        copy, read, calls = copy_files(own_server), tick.read_buffers, list[str]()
+        insert(shop, 2, 3, 4)
+        kit.tick()
+        insert(shop, 5)
+        kit.captures._connections._drop("shop/2")
+
+        def late(*arguments: Any) -> Any:
+            reading = read(*arguments)
+            if not calls:
+                calls.append("read")
+                put_back(own_server, copy)
+                insert(shop, *range(10, 40))
+            return reading
+
+        monkeypatch.setattr(tick, "read_buffers", late)
+        kit.tick()
+        assert calls
+        assert_restored(kit, shop)
+
+
+def test_files_of_the_time_before_the_first_tick(own_server: Server, tmp_path: Path) -> None:
+    shop = new_shop(own_server)
+    with writing(shop) as writer:
+        writer.execute(TABLE)
+    with open_kit(tmp_path / "lake", shop.address) as kit:
+        kit.read("r", "a", "k", "v")
+        copy = copy_files(own_server)
+        insert(shop, 2, 3, 4)
+        kit.tick()
+        put_back(own_server, copy)
+        insert(shop, *range(10, 30))
         assert_restored(kit, shop)
 
 

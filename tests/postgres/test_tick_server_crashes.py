@@ -12,13 +12,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from capture_kit import Kit, open_kit
+from capture_kit import Kit, killed_at, open_kit
 from wal_shops import REPLICATOR, WalShop, new_owned_wal_shop
 
 from millstream import Code, MillstreamError
 from millstream.catalog.attached import CaptureMode
-from millstream.refresh.capture import switch
+from millstream.refresh.capture import switch, tick
 from millstream.refresh.capture.tick import Tick
+from millstream.sources.postgres import windows
 from millstream.testing.postgres_server import LOGICAL, Server
 
 pytestmark = pytest.mark.postgres
@@ -95,6 +96,7 @@ def test_the_server_crashes_inside_a_tick(
 ) -> None:
     """Before what was read is landed, before what was landed is recorded, before it is forgotten in the database."""
     original, crashed = getattr(Tick, step), list[str]()
+    kit.said.clear()
     with writing(shop) as writer:
         writer.execute(BOTH)
         writer.execute("SET synchronous_commit = off")
@@ -127,5 +129,118 @@ def test_the_server_crashes_inside_a_tick(
             writer.execute("INSERT INTO b VALUES (7, 7)")
             writer.execute(BOTH)
     kit.assert_nothing_twice()
-    if kit.database.mode is CaptureMode.WAL:  # buffers that were not trimmed look as if files had been put back
-        assert not any("anew" in said for said in kit.said)
+    assert_not_replaced(kit)
+
+
+def assert_not_replaced(kit: Kit) -> None:
+    """Nothing that was read is gone, so nobody has to start over."""
+    assert not any("anew" in said or "with its mirror" in said for said in kit.said)
+    assert [t.reinit_reason for t in kit.catalog.list()] == [None, None]
+
+
+STEPS = {
+    "before the mark": (tick, "note_mark", False),
+    "after the mark": (tick, "note_mark", True),
+    "before the trim": (windows, "note_trims", False),
+    "during the trim": (windows, "_trim", False),
+    "between two trims": (windows, "_trim", True),
+    "after the trim": (Tick, "_clean_up", True),
+}
+
+
+@pytest.mark.parametrize(
+    ("kit", "step"),
+    [*((CaptureMode.TRIGGER, step) for step in STEPS), (CaptureMode.WAL, "before the trim")],
+    indirect=["kit"],
+)
+def test_the_server_crashes_while_buffers_are_trimmed(
+    kit: Kit, shop: WalShop, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The tick goes on after it, or a later one does; in between the application writes as much as before."""
+    owner, name, is_after = STEPS[step]
+    if kit.database.mode is CaptureMode.WAL and owner is not Tick:
+        owner, name = tick, "advance"
+    original, crashed = getattr(owner, name), list[str]()
+
+    def crashing(*arguments: Any) -> Any:
+        if crashed:
+            return original(*arguments)
+        crashed.append(step)
+        result = original(*arguments) if is_after else None
+        crash(shop)
+        shop.server.start()
+        with writing(shop) as writer:
+            for _ in range(5):
+                writer.execute(BOTH)
+        return result if is_after else original(*arguments)
+
+    kit.said.clear()
+    with writing(shop) as writer:
+        writer.execute(BOTH)
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, crashing)
+        kit.tick()
+    assert crashed
+    with writing(shop) as writer:
+        for _ in range(3):
+            kit.tick()
+            kit.assert_exact(writer, "a", "b")
+            writer.execute(BOTH)
+    kit.assert_nothing_twice()
+    assert_not_replaced(kit)
+
+
+def test_the_server_crashes_once_changes_were_read(kit: Kit, shop: WalShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were not durable yet, and are gone: a connection of later must not make them count as read."""
+    name = "read_slot" if kit.database.mode is CaptureMode.WAL else "read_buffers"
+    read, crashed = getattr(tick, name), list[str]()
+    with writing(shop) as writer:
+        writer.execute(BOTH)
+    idle, writer = writing(shop), writing(shop)
+    idle.execute("BEGIN")
+    idle.execute("INSERT INTO b VALUES (9000, 0)")
+    writer.execute("SET synchronous_commit = off")
+    for key in (100, 101, 102):
+        writer.execute("INSERT INTO a VALUES (%s, 0)", [key])
+    kit.captures._connections._drop("shop/2")
+
+    def late(*arguments: Any) -> Any:
+        reading = read(*arguments)
+        if not crashed:
+            crashed.append(name)
+            shop.server.stop("immediate")
+            shop.server.start()
+            with writing(shop) as again:
+                for key in (200, 201, 202):
+                    again.execute("INSERT INTO a VALUES (%s, 0)", [key])
+        return reading
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tick, name, late)
+        kit.tick()
+    assert crashed
+    for left in (idle, writer):
+        left.close()
+    with writing(shop) as again:
+        for _ in range(2):
+            kit.assert_exact(again, "a", "b")
+            again.execute(BOTH)
+            kit.tick()
+    kit.assert_nothing_twice()
+
+
+def test_a_trim_that_a_killed_process_owes(kit: Kit, shop: WalShop) -> None:
+    """Later ticks have nothing to trim in that buffer, and a server that is started anew is none that was put back."""
+    with writing(shop) as writer:
+        writer.execute(BOTH)
+    point = "advance" if kit.database.mode is CaptureMode.WAL else "trim"
+    killed_at(kit.root, shop.address, (f"millstream.refresh.capture.tick:{point}", "before", 1), "tick")
+    kit.said.clear()
+    for mode in ("fast", "immediate"):
+        shop.server.stop(mode)
+        shop.server.start()
+        with writing(shop) as writer:
+            writer.execute("UPDATE b SET v = v + 1")
+            kit.tick()
+            kit.assert_exact(writer, "a", "b")
+    assert_not_replaced(kit)

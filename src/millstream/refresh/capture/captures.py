@@ -27,6 +27,7 @@ from millstream.engine.storage import Txn
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
+from millstream.refresh.capture import refused_writes
 from millstream.refresh.capture.connections import Connections, coded
 from millstream.refresh.capture.cut import Cut, cutting
 from millstream.refresh.capture.leftovers import clear, with_leftovers
@@ -172,6 +173,8 @@ class Captures:
             self._progress(move.sentence)
             if move.is_setback:
                 self._warn(move.sentence)
+        for sentence in refused_writes.news(before, after):
+            self._warn(sentence)
 
     def _database(self, name: str) -> AttachedDatabase:
         found = self._catalog.find_database(name)

@@ -27,7 +27,7 @@ from millstream.catalog.attached import (
 )
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.behind import error_of, rests
-from millstream.refresh.capture.continuity import STARTED, is_older, trimmed, unrecognised
+from millstream.refresh.capture.continuity import MARK, STARTED, is_older, unrecognised
 from millstream.refresh.capture.cut import Cut, cutting
 from millstream.refresh.capture.landing import Landing, moved, recovered
 from millstream.refresh.capture.left import leaving, let_go
@@ -39,6 +39,7 @@ from millstream.refresh.capture.record import (
     is_whole,
     with_buffer_for,
 )
+from millstream.refresh.capture.refused_writes import accept_writes
 from millstream.refresh.capture.source import Source
 from millstream.refresh.capture.switch import INSTALLED, with_details, with_loss
 from millstream.refresh.capture.tick_state import TickState, identity_of
@@ -65,6 +66,7 @@ from millstream.sources.postgres.slot import advance, can_flush_within_transacti
 from millstream.sources.postgres.snapshots import PgSnapshot
 from millstream.sources.postgres.table_error import TableError
 from millstream.sources.postgres.transition import may_cut_to_triggers, reason_of
+from millstream.sources.postgres.trims import note_mark
 from millstream.sources.postgres.windows import trim
 
 _TRIES = 10
@@ -97,6 +99,8 @@ class Tick(TickState):
         self.known = dict(self.captures)
         self._let_go()
         here = where(self.connection)
+        if (accepting := self._accept_writes()) != self.database:
+            self.database, here = accepting, where(self.connection)
         self.behind = {c.id: error_of(c) for c in self.captures.values() if self._is_unasked(c)}
         self.again, self.identity = self._known_reasons(), identity_of(self.database)
         self.started = here.started
@@ -128,12 +132,15 @@ class Tick(TickState):
             hint="refresh again when that has ended",
         )
 
+    def _accept_writes(self) -> AttachedDatabase:
+        return accept_writes(self.connection, self.catalog, self.database, self.recorded, self.progress)
+
     # Trying
 
     def _distrust(self, reason: str) -> None:
         """Nothing that was captured before says anything about the tables as they are."""
         self.switch.close()
-        database = with_leftovers(leaving(self.database))
+        database = with_details(with_leftovers(leaving(self.database)), {MARK: None})
         if database.mode is not CaptureMode.TRIGGER:
             database = with_details(database, {HINDERED: reason})
         self.database = replace(database, mode=CaptureMode.TRIGGER)
@@ -285,13 +292,27 @@ class Tick(TickState):
             others = [c for c in self._followed() if c not in following]
             reading = read_slot(self.connection, cut, self.database, following, others)
         else:
-            reading = read_buffers(cut, self.database, following)
-            is_free = cut.connection is not self.connection or can_flush_within_transaction(self.connection)
-            flush_wal(self.connection if is_free else self.second())  # a crash must not undo what is counted as read
+            reading = self._marked(cut, read_buffers(cut, self.database, following))
         found = {i: moved(self.worker.store, self.captures[i]) for i in reading.windows}
         if wrong := {i: reason for i, reason in found.items() if reason is not None}:
             raise RereadError(wrong)
         return reading
+
+    def _marked(self, cut: Cut, reading: Reading) -> Reading:
+        """Make durable what is about to be counted as read, which a crash must not undo; with a mark if it is landed.
+
+        Without one where there is nothing to land: it is a transaction, after which no tick finds that nothing was
+        written.
+        """
+        is_free, is_marked = cut.connection is not self.connection, False
+        if reading.windows or self.again:
+            schema = buffer_settings(self.database, self.catalog).schema
+            is_marked = note_mark(self.connection if is_free else self.second(), schema, cut.position, self.started)
+        if not is_marked:
+            is_free = is_free or can_flush_within_transaction(self.connection)
+            flush_wal(self.connection if is_free else self.second())
+        cut.connection.execute("SELECT")  # fails unless this is the server still that gave the snapshot
+        return replace(reading, mark=cut.position) if is_marked else reading
 
     def _land(self, cut: Cut, verdicts: Mapping[str, Verdict], reading: Reading, reread: Mapping[str, str]) -> None:
         touched, before = {*reading.windows, *reread}, dict(self.captures)
@@ -389,15 +410,13 @@ class Tick(TickState):
             last_tick=tick_id,
             open_tick=None,
         )
-        database = with_details(database, {STARTED: self.started})
+        database = with_details(database, {STARTED: self.started, MARK: reading.mark or database.details.get(MARK)})
         if reading.unpublished:
             database = without_published(database, reading.unpublished)
         if views := readers.see_views(cut.connection, self.database.name):
             database = with_details(database, {VIEWS: {name: asdict(seen) for name, seen in views.items()}})
         is_seen = database.details.get(VIEWS) != self.database.details.get(VIEWS)
         self.database = self._switched(cut, database) if reading.is_whole else database
-        if self.database.mode is not CaptureMode.WAL:
-            self.captures |= {id_: trimmed(self.captures[id_], reading.position) for id_ in touched}
         changed = [c for c in self.captures.values() if c != self.known[c.id]]
         forgets = touched or self.behind or CaptureMode.WAL in (database.mode, self.database.mode)
         self.catalog.put_database(self.database, captures=changed, is_seen=is_seen, is_durable=bool(forgets))

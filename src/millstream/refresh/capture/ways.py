@@ -45,6 +45,7 @@ class Reading:
         ahead: captures that are past that position, and were not read.
         unpublished: captures whose changes the slot has not, or not as theirs, until they are published anew.
         unfit: captures that the WAL cannot give.
+        mark: what was left in the database as a mark.
     """
 
     windows: Mapping[str, Window | KeyedWindow]
@@ -54,6 +55,7 @@ class Reading:
     ahead: Collection[str] = ()
     unpublished: Collection[str] = ()
     unfit: Collection[str] = ()
+    mark: str | None = None
 
 
 def position_of(database: AttachedDatabase, capture: Capture) -> Position:

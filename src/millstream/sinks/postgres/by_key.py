@@ -10,7 +10,7 @@ from millstream.sinks.postgres.paths import users_path
 from millstream.sinks.postgres.staging import STAGED
 from millstream.sinks.postgres.target import Connection, Target
 
-# Runs under the role's own path: see `paths`.
+# All of these run under the users' path: see `paths`.
 _MERGE = """
 MERGE INTO ONLY {table} AS t USING {stage} AS d ON {same}
 WHEN MATCHED AND d.op OPERATOR(pg_catalog.=) 'D' THEN DELETE
@@ -20,12 +20,12 @@ WHEN NOT MATCHED AND d.op OPERATOR(pg_catalog.<>) 'D' THEN INSERT ({names}) VALU
 _UPDATE = "WHEN MATCHED AND {differs} THEN UPDATE SET {assignments}"
 _LOCATE = """
 UPDATE {stage} AS d SET place = t.ctid,
-  op = CASE WHEN d.op = 'D' THEN 'D' WHEN {differs} THEN 'U' ELSE 'N' END
+  op = CASE WHEN d.op OPERATOR(pg_catalog.=) 'D' THEN 'D' WHEN {differs} THEN 'U' ELSE 'N' END
 FROM ONLY {table} AS t WHERE {same}
 """
-
-
-_IN_THE_WAY = "SELECT FROM {stage} AS d JOIN ONLY {table} AS t ON {same} WHERE d.op = 'A' LIMIT 1"
+_IN_THE_WAY = """
+SELECT FROM {stage} AS d JOIN ONLY {table} AS t ON {same} WHERE d.op OPERATOR(pg_catalog.=) 'A' LIMIT 1
+"""
 
 
 def merge(connection: Connection, target: Target, null_keys: frozenset[str]) -> None:
@@ -35,9 +35,9 @@ def merge(connection: Connection, target: Target, null_keys: frozenset[str]) -> 
         MisfitError: as `locate`.
     """
     parts = _parts(target, null_keys)
-    _refuse_rows_in_the_way(connection, parts)
     update = sql.SQL(_UPDATE).format(**parts) if target.others else sql.SQL("")
-    with users_path(connection):
+    with users_path(connection, target):
+        _refuse_rows_in_the_way(connection, parts)
         connection.execute(sql.SQL(_MERGE).format(**parts, update=update))
 
 
@@ -48,8 +48,9 @@ def locate(connection: Connection, target: Target, null_keys: frozenset[str]) ->
         MisfitError: the table has a row with the key of a new one, which would be overwritten.
     """
     parts = _parts(target, null_keys)
-    _refuse_rows_in_the_way(connection, parts)
-    connection.execute(sql.SQL(_LOCATE).format(**parts))
+    with users_path(connection, target):
+        _refuse_rows_in_the_way(connection, parts)
+        connection.execute(sql.SQL(_LOCATE).format(**parts))
     connection.execute(sql.SQL("UPDATE {} SET op = 'I' WHERE op IN ('P', 'A')").format(STAGED))
 
 

@@ -12,6 +12,7 @@ from psycopg import sql
 
 from millstream.sinks.postgres import staging
 from millstream.sinks.postgres.failures import MisfitError
+from millstream.sinks.postgres.paths import users_path
 from millstream.sinks.postgres.staging import STAGED, exact_texts
 from millstream.sinks.postgres.target import Connection, Target, listed
 
@@ -27,10 +28,15 @@ WHERE d.n = m.n
 _LOCATE_KEYED = """
 UPDATE {stage} AS d SET entry = r.ctid, place = r.place, seen = r.seen FROM {places} AS r WHERE r.key = d.key
 """
+# This one and `_ADOPT` run under the users' path: see `paths`.
 _STRAY = """
-SELECT count(*) FROM {stage} AS d WHERE CASE WHEN d.place IS NULL THEN d.entry IS NULL AND d.op = 'D' AND {is_bag}
-  ELSE NOT EXISTS (SELECT FROM ONLY {table} AS t WHERE t.ctid = d.place AND t.xmin = d.seen) END
+SELECT FROM {stage} AS d
+WHERE CASE WHEN d.place IS NULL THEN d.entry IS NULL AND d.op OPERATOR(pg_catalog.=) 'D' AND {is_bag}
+  ELSE NOT EXISTS (SELECT FROM ONLY {table} AS t
+                   WHERE t.ctid OPERATOR(pg_catalog.=) d.place AND t.xmin OPERATOR(pg_catalog.=) d.seen) END
+LIMIT 1
 """
+_ADOPT = "INSERT INTO {places} SELECT {text}, ctid, xmin FROM ONLY {table}"
 _DECIDE = "UPDATE {stage} AS d SET op = CASE WHEN place IS NULL THEN 'I' ELSE 'U' END WHERE op = 'P'"
 
 
@@ -57,10 +63,8 @@ def adopt(connection: Connection, target: Target, places: sql.Identifier) -> Non
     """Take down the places of all rows of a keyed table, whose keys nobody has altered so far."""
     text = staging.row_text(sql.Identifier(n) for n in target.key or ())
     connection.execute(sql.SQL("DELETE FROM {}").format(places))
-    with exact_texts(connection):
-        connection.execute(
-            sql.SQL("INSERT INTO {} SELECT {}, ctid, xmin FROM ONLY {}").format(places, text, target.relation)
-        )
+    with exact_texts(connection), users_path(connection, target):
+        connection.execute(sql.SQL(_ADOPT).format(places=places, text=text, table=target.relation))
     _analyze(connection, places)
 
 
@@ -78,8 +82,9 @@ def locate(connection: Connection, target: Target, places: sql.Identifier) -> No
         "is_bag": sql.Literal(not target.is_keyed),
     }
     connection.execute(sql.SQL(_LOCATE_KEYED if target.is_keyed else _LOCATE_BAG).format(**parts))
-    row = connection.execute(sql.SQL(_STRAY).format(**parts)).fetchone()
-    if row is None or row[0]:
+    with users_path(connection, target):
+        is_stray = connection.execute(sql.SQL(_STRAY).format(**parts)).fetchone() is not None
+    if is_stray:
         raise MisfitError("SERVED_CHANGED: rows of the served table are not where they were left")
     connection.execute(sql.SQL(_DECIDE).format(**parts))
 

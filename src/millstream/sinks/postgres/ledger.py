@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS {serving} (
   mode text,
   reason text,
   key jsonb NOT NULL,
+  types jsonb NOT NULL,
   by_place boolean NOT NULL DEFAULT false,
   told jsonb NOT NULL DEFAULT '[]'
 ) WITH (fillfactor = 50)
@@ -69,6 +70,7 @@ class Entry:
     Args:
         relation, filenode: the table and the file of its rows when they were written last.
         key: the key that is declared for it.
+        types: the types that its columns were given.
         by_place: whether its rows are matched by their places.
         told: what its user was told about, once.
     """
@@ -79,6 +81,7 @@ class Entry:
     version: int | None
     commit_id: str | None
     key: Key
+    types: dict[str, str]
     by_place: bool
     told: frozenset[str]
 
@@ -156,14 +159,14 @@ class Ledger:
         if self._state(connection) != (True, True):
             return None
         query = sql.SQL(
-            "SELECT relation::bigint, filenode::bigint, stage_id, version, commit_id, key, by_place, told FROM {} "
-            "WHERE stream_table_id = %s" + (" FOR UPDATE" if lock else "")
+            "SELECT relation::bigint, filenode::bigint, stage_id, version, commit_id, key, types, by_place, told "
+            "FROM {} WHERE stream_table_id = %s" + (" FOR UPDATE" if lock else "")
         )
         row = connection.execute(query.format(self._serving), [target.table_id]).fetchone()
         if row is None:
             return None
-        relation, filenode, stage_id, version, commit_id, key, by_place, told = row
-        return Entry(relation, filenode, stage_id, version, commit_id, Key.parse(key), by_place, frozenset(told))
+        relation, filenode, stage_id, version, commit_id, key, types, by_place, told = row
+        return Entry(relation, filenode, stage_id, version, commit_id, Key.parse(key), types, by_place, frozenset(told))
 
     def _state(self, connection: Connection) -> tuple[bool, bool]:
         """Whether there is a bookkeeping, and whether what is there is ours."""
@@ -172,16 +175,25 @@ class Ledger:
         return is_there, is_ours
 
     def add(
-        self, connection: Connection, target: Target, lake_id: str, stream_table: str, relation: int, key: Key
+        self,
+        connection: Connection,
+        target: Target,
+        lake_id: str,
+        stream_table: str,
+        relation: int,
+        *,
+        key: Key,
+        types: dict[str, str],
     ) -> None:
-        """Begin to account for a table with a key, or for another one in its stead."""
+        """Begin to account for a table with a key and types, or for another one in its stead."""
         connection.execute(
             sql.SQL(
-                "INSERT INTO {} AS known (stream_table_id, stream_table, lake_id, relation, filenode, key) "
-                "VALUES (%s, %s, %s, %s::oid, 0, %s) ON CONFLICT (stream_table_id) DO UPDATE SET relation = "
-                "excluded.relation, filenode = 0, key = excluded.key, stage_id = NULL, version = NULL, by_place = false"
+                "INSERT INTO {} AS known (stream_table_id, stream_table, lake_id, relation, filenode, key, types) "
+                "VALUES (%s, %s, %s, %s::oid, 0, %s, %s) ON CONFLICT (stream_table_id) DO UPDATE SET relation = "
+                "excluded.relation, filenode = 0, key = excluded.key, types = excluded.types, stage_id = NULL, "
+                "version = NULL, by_place = false"
             ).format(self._serving),
-            [target.table_id, stream_table, lake_id, relation, Jsonb(key.stored)],
+            [target.table_id, stream_table, lake_id, relation, Jsonb(key.stored), Jsonb(types)],
         )
 
     def forget_key(self, connection: Connection, target: Target) -> None:
@@ -205,8 +217,8 @@ class Ledger:
             sql.SQL(
                 "UPDATE {} SET stream_table = %s, lake_id = %s, stage_id = %s, version = %s, commit_id = %s, "
                 "refresh_id = %s, data_timestamp = %s, served_at = clock_timestamp(), mode = %s, reason = %s, "
-                "key = %s, by_place = %s, told = %s, filenode = pg_relation_filenode(relation::regclass)::oid "
-                "WHERE stream_table_id = %s"
+                "key = %s, types = %s, by_place = %s, told = %s, "
+                "filenode = pg_relation_filenode(relation::regclass)::oid WHERE stream_table_id = %s"
             ).format(self._serving),
             [
                 mark.stream_table,
@@ -219,6 +231,7 @@ class Ledger:
                 mode,
                 reason,
                 Jsonb(Key.of(target).stored),
+                Jsonb(target.types),
                 by_place,
                 Jsonb(sorted(told)),
                 target.table_id,

@@ -1,7 +1,7 @@
 """The explicit statements of a refresh: DELETE, UPDATE, INSERT, in this order, on rows found before.
 
 Each fires users' triggers as a user's own statement would, with the right TG_OP, OLD and NEW; one that has no row to
-change is not run, so that no statement trigger fires for nothing. They run under the role's own path: see `paths`.
+change is not run, so that no statement trigger fires for nothing. They run under the users' path: see `paths`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def move(connection: Connection, target: Target, *, by_place: bool, may_veto: bo
         "assignments": staging.assignments(target, with_key=by_place),
     }
     done: dict[str, int] = {}
-    with users_path(connection):
+    with users_path(connection, target):
         if wanted.get("D"):
             done["D"] = connection.execute(sql.SQL(_DELETE).format(**parts)).rowcount
         if wanted.get("U"):

@@ -30,6 +30,9 @@ def no_delta(known: Entry | None, target: Target, mark: Mark, feed: Feed) -> str
     """Why the recorded version and the present one have no delta between them; empty if they may have."""
     if known is None or known.version is None:
         return "INITIAL"
+    if known.types != target.types:
+        changed = (f"{name} is {type_}" for name, type_ in target.types.items() if known.types.get(name) != type_)
+        return f"TYPES_CHANGED: {', '.join(changed)} now"
     if known.stage_id != mark.stage_id:
         return "QUERY_ALTERED: the stream table is stored anew"
     if known.version > mark.version:

@@ -29,6 +29,7 @@ from millstream.sinks.postgres.moves import Counts, move
 from millstream.sinks.postgres.news import CHANNEL, message
 from millstream.sinks.postgres.no_delta import Feed, no_delta
 from millstream.sinks.postgres.paths import pin_path
+from millstream.sinks.postgres.retype import retype
 from millstream.sinks.postgres.staging import stage
 from millstream.sinks.postgres.table import (
     MERGE,
@@ -98,7 +99,9 @@ class PostgresSink:
             self._remove_stillborn(target, lake_id, live)
             refuse_taken(self._connection, target)
             found = create_table(self._connection, target)
-            self._ledger.add(self._connection, target, lake_id, stream_table, found.oid, Key.of(target))
+            self._ledger.add(
+                self._connection, target, lake_id, stream_table, found.oid, key=Key.of(target), types=target.types
+            )
 
     def accounting_in(self, ledger: Ledger) -> PostgresSink:
         """The same connection, and the same transaction if there is one, with other bookkeeping."""
@@ -197,7 +200,7 @@ class PostgresSink:
             found = find_table(connection, target)
             if entry is None or found is None or found.oid != entry.relation:
                 raise MisfitError("SERVED_MISSING: the served table was dropped or replaced")
-            _require_fit(target, found)
+            _require_fit(target, found, entry)
             if isinstance(change, Change) and change.is_empty:
                 return self._touched(target, mark, entry)
             self._lock(target, found, "ROW EXCLUSIVE")
@@ -257,6 +260,7 @@ class PostgresSink:
             places = self._ledger.places(target) if _needs_places(target, triggers if is_auto else ()) else None
             names = [c.name for c in target.columns]
             stage(connection, target, (("P", line) for piece in feed.contents() for line in lines_of(piece, names)))
+            retype(connection, target, found)
             rewrite.locate(connection, target)
             written = WrittenElsewhere(connection, self._sources if live else {})
             with suppressed(connection, target, [t for t in triggers if t not in live]):
@@ -279,7 +283,7 @@ class PostgresSink:
             found = find_table(self._connection, target)
             if found is None or (found.oid != known.relation and not is_ours(self._connection, target, found)):
                 return known
-            _require_fit(target, found)
+            _require_fit(target, found, known)
             try:
                 lock_out_readers(self._connection, target.named(found.oid))
             except MovedError as e:
@@ -291,7 +295,8 @@ class PostgresSink:
     def _ensure(self, target: Target, mark: Mark, entry: Entry | None) -> Found:
         """The table, made if it is not there; never somebody else's, but one that was restored from a dump."""
         connection = self._connection
-        found, key = find_table(connection, target), entry.key if entry is not None else Key.of(target)
+        found = find_table(connection, target)
+        key, types = (entry.key, entry.types) if entry is not None else (Key.of(target), target.types)
         if found is None:
             if entry is not None and (other := name_of(connection, entry.relation)) is not None:
                 raise MillstreamError(
@@ -299,12 +304,12 @@ class PostgresSink:
                     f"the table {target.name} is called {'.'.join(other)} now",
                     hint="give it its name back, or STOP SERVING and SERVE TO the new one",
                 )
-            found, key = create_table(connection, target), Key.of(target)
+            found, key, types = create_table(connection, target), Key.of(target), target.types
         elif entry is None or (entry.relation != found.oid and not is_ours(connection, target, found)):
             refuse_taken(connection, target)
-        _require_fit(target, found)
+        _require_fit(target, found, entry)
         if entry is None or entry.relation != found.oid:
-            self._ledger.add(connection, target, mark.lake_id, mark.stream_table, found.oid, key)
+            self._ledger.add(connection, target, mark.lake_id, mark.stream_table, found.oid, key=key, types=types)
         return found
 
     # Both
@@ -412,8 +417,8 @@ def _needs_places(target: Target, triggers: tuple[UserTrigger, ...]) -> bool:
     return not target.is_keyed or any(t.may_alter for t in triggers)
 
 
-def _require_fit(target: Target, found: Found) -> None:
-    if (what := misfit(target, found)) is not None:
+def _require_fit(target: Target, found: Found, entry: Entry | None) -> None:
+    if (what := misfit(target, found, entry.types if entry is not None else {})) is not None:
         raise MillstreamError(
             Code.SERVE_FAILED,
             f"{target.name} is not as it was made: {what}",

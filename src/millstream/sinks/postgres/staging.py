@@ -74,7 +74,7 @@ def staged_column(target: Target, name: str, alias: str = "d") -> sql.Composed:
 
 def row_text(columns: Iterable[sql.Composable]) -> sql.Composed:
     """Values as one text, equal exactly where all of them are, NULLs included; see `exact_texts`."""
-    return sql.SQL("ROW({})::text").format(listed(list(columns)))
+    return sql.SQL("ROW({})::pg_catalog.text").format(listed(list(columns)))
 
 
 def assignments(target: Target, *, with_key: bool) -> sql.Composed:

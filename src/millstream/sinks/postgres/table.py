@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psycopg import errors, sql
@@ -65,14 +66,17 @@ def is_ours(connection: Connection, target: Target, found: Found) -> bool:
     return row == (_COMMENT,)
 
 
-def misfit(target: Target, found: Found) -> str | None:
-    """What about a table's columns is not as the result needs it; columns that users added do no harm."""
+def misfit(target: Target, found: Found, given: Mapping[str, str]) -> str | None:
+    """What somebody has done to a table's columns so that they are not what the result needs.
+
+    Columns that users added do no harm, and those that still have the type they were `given` can be altered.
+    """
     for column in target.columns:
-        is_type = found.columns.get(column.name)
+        is_type, was_type = found.columns.get(column.name), given.get(column.name, column.pg_type)
         if is_type is None:
             return f"it has no column {column.name}"
-        if is_type != column.pg_type:
-            return f"its column {column.name} is {is_type} and should be {column.pg_type}"
+        if is_type not in {column.pg_type, was_type}:
+            return f"its column {column.name} is {is_type} and should be {was_type}"
     return None if found.is_table else "it is no plain table"
 
 

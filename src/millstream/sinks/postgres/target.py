@@ -82,6 +82,11 @@ class Target:
         """The columns that are no part of the key."""
         return tuple(c for c in self.columns if c.name not in (self.key or ()))
 
+    @property
+    def types(self) -> dict[str, str]:
+        """PostgreSQL's types of the columns, by their names."""
+        return {c.name: c.pg_type for c in self.columns}
+
     def position(self, name: str) -> int:
         """The place of a column."""
         return [c.name for c in self.columns].index(name)

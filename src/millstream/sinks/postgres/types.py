@@ -23,6 +23,7 @@ _PLAIN: dict[pa.DataType, str] = {
     pa.large_binary(): "bytea",
     pa.date32(): "date",
 }
+_NAMED = {"text", "bytea", "date", "jsonb"}  # the others mean PostgreSQL's own types whatever the path is
 _MAX_NAME = 63  # bytes; PostgreSQL cuts longer names off, and two columns may then be one
 _SYSTEM_COLUMNS = {"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"}
 
@@ -44,6 +45,16 @@ class ServedColumn:
     def type_sql(self) -> sql.SQL:
         """Its type in a statement: one of our own words, nothing a user wrote."""
         return sql.SQL(self.pg_type)
+
+    @property
+    def qualified_type_sql(self) -> sql.SQL:
+        """The same where the path is not ours: names that are no words of SQL's grammar have their schema.
+
+        >>> ServedColumn("a", pa.list_(pa.string()), "text[]").qualified_type_sql
+        SQL('pg_catalog.text[]')
+        """
+        is_name = self.pg_type.removesuffix("[]") in _NAMED
+        return sql.SQL(f"pg_catalog.{self.pg_type}" if is_name else self.pg_type)
 
 
 def served_columns(schema: pa.Schema) -> tuple[ServedColumn, ...]:

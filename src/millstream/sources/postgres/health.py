@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from millstream.results import CdcHealth, SlotHealth
 from millstream.sources.postgres.connection import Connection
 from millstream.sources.postgres.installed import FIRES_ALWAYS, NEVER_FIRES, firing
 from millstream.sources.postgres.lsn import print_lsn
+from millstream.sources.postgres.refused_writes import refused_writes
 from millstream.sources.postgres.slot import Slot, SlotState, slot_state
 
 SLOT_MISSING = "replication_slot_missing"
@@ -18,6 +19,7 @@ SOURCE_MISSING = "source_table_missing"
 UNREACHABLE = "database_unreachable"
 TRIGGERS_DISABLED = "capture_triggers_disabled"
 REPLICA_UNSEEN = "replica_sessions_not_captured"
+WRITES_REFUSED = "writes_refused"
 
 
 def slot_health(connection: Connection, slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> list[SlotHealth]:
@@ -74,6 +76,7 @@ def check_cdc_health(
     alert = slot_alert(state, mode, lag_threshold_bytes)
     is_triggered = buffer_schema is not None and mode != "WAL"
     fire = firing(connection, [oid for oid, _ in sources], buffer_schema or "") if is_triggered else {}
+    refused = {table.oid for table in refused_writes(connection, [slot.publication], [oid for oid, _ in sources])}
     return [
         CdcHealth(
             database=database,
@@ -83,10 +86,17 @@ def check_cdc_health(
             slot_name=slot.name if has_slot else None,
             lag_bytes=state.lag_bytes if state else None,
             confirmed_lsn=_printed(state.confirmed_flush_lsn) if state else None,
-            alert=(alert or trigger_alert(fire.get(oid, ""))) if oid in found else SOURCE_MISSING,
+            alert=_alert(oid, alert or trigger_alert(fire.get(oid, "")), found, refused),
         )
         for oid, name in sources
     ]
+
+
+def _alert(oid: int, other: str | None, found: Container[int], refused: Container[int]) -> str | None:
+    """What is wrong with a table, the worst thing first."""
+    if oid not in found:
+        return SOURCE_MISSING
+    return WRITES_REFUSED if oid in refused else other
 
 
 def unknown_slot(slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> list[SlotHealth]:

@@ -1,0 +1,123 @@
+"""Columns of a served table get other types when those of the result have changed, e.g. as a source's were widened.
+
+PostgreSQL converts what is there, so that rows that are as they should be stay, with all that users have put on them.
+The result is compared with the table afterwards in any case, so a conversion need not be exact: values that cannot be
+converted become NULL until then, and rows whose keys cannot be are deleted. All of it happens in the transaction that
+writes the new rows: readers wait for its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg import errors, sql
+
+from millstream.errors import Code, MillstreamError
+from millstream.sinks.postgres.locks import lock_out_readers
+from millstream.sinks.postgres.paths import users_path
+from millstream.sinks.postgres.table import Found
+from millstream.sinks.postgres.target import Connection, Target, listed
+from millstream.sinks.postgres.types import ServedColumn
+
+_REFERENCES = """
+SELECT conname::text, conrelid::regclass::text FROM pg_constraint
+WHERE confrelid = %s::oid AND contype = 'f' AND conrelid <> confrelid ORDER BY 1 LIMIT 1
+"""
+# The values, or the rows, do not suit the new types or what users demand of them.
+_UNFIT = (errors.DataError, errors.IntegrityError)
+# What PostgreSQL says of views, policies, generated columns, triggers (0A000), defaults, checks and indexes.
+_IN_THE_WAY = (
+    errors.FeatureNotSupported,
+    errors.DatatypeMismatch,
+    errors.UndefinedFunction,
+    errors.InvalidTableDefinition,
+    errors.InvalidObjectDefinition,
+    errors.DependentObjectsStillExist,
+)
+
+
+def outgrown(target: Target, found: Found) -> list[ServedColumn]:
+    """The columns whose type is not what the result needs."""
+    return [c for c in target.columns if found.columns.get(c.name) != c.pg_type]
+
+
+def retype(connection: Connection, target: Target, found: Found) -> None:
+    """Give columns the types of the result, inside the transaction that brings the table to it.
+
+    Raises:
+        MillstreamError: DEPENDENTS_EXIST if users made something that PostgreSQL does not alter a column under.
+    """
+    columns = outgrown(target, found)
+    if not columns:
+        return
+    lock_out_readers(connection, target.named(found.oid))
+    usings = {c.name: _converted(connection, c, found.columns[c.name]) for c in columns}
+    null = sql.SQL("NULL")
+    kept = {name: using if name in (target.key or ()) else null for name, using in usings.items()}
+    try:
+        if _alter(connection, target, columns, usings, only=False) or _alter(connection, target, columns, kept):
+            return
+        _refuse_references(connection, target, found)
+        with users_path(connection, target):
+            connection.execute(sql.SQL("DELETE FROM ONLY {}").format(target.relation))
+        statement = _statement(target, columns, dict.fromkeys(usings, null), only=True)
+        with users_path(connection, target):
+            connection.execute(statement)
+    except _IN_THE_WAY as e:
+        said = e.diag.message_primary or type(e).__name__
+        detail = f" ({e.diag.message_detail})" if e.diag.message_detail else ""
+        changes = ", ".join(f"{c.name} from {found.columns[c.name]} to {c.pg_type}" for c in columns)
+        raise MillstreamError(
+            Code.DEPENDENTS_EXIST,
+            f"the result has other types, and {target.name} cannot be altered ({changes}): {said}{detail}",
+            hint="drop the dependent object, refresh, and create it again; or cast to the old type in the query",
+        ) from e
+
+
+def _converted(connection: Connection, column: ServedColumn, old: str) -> sql.Composable:
+    """The column in its new type: by a cast of PostgreSQL's, or by its text where there is none."""
+    new = column.qualified_type_sql
+    try:
+        with connection.transaction():
+            connection.execute(sql.SQL("SELECT NULL::{}::{}").format(sql.SQL(old), new))
+    except errors.CannotCoerce:
+        return sql.SQL("{}::pg_catalog.text::{}").format(column.identifier, new)
+    return sql.SQL("{}::{}").format(column.identifier, new)
+
+
+def _alter(
+    connection: Connection,
+    target: Target,
+    columns: Sequence[ServedColumn],
+    usings: dict[str, sql.Composable],
+    *,
+    only: bool = True,
+) -> bool:
+    """Alter the columns; false if what the table holds does not fit."""
+    try:
+        with connection.transaction(), users_path(connection, target):
+            connection.execute(_statement(target, columns, usings, only=only))
+    except _UNFIT:
+        return False
+    return True
+
+
+def _statement(
+    target: Target, columns: Sequence[ServedColumn], usings: dict[str, sql.Composable], *, only: bool
+) -> sql.Composed:
+    """With `only`, tables that inherit from this one are refused: they hold rows of others."""
+    change = sql.SQL("ALTER COLUMN {} TYPE {} USING {}")
+    changes = [change.format(c.identifier, c.qualified_type_sql, usings[c.name]) for c in columns]
+    return sql.SQL("ALTER TABLE {} {} {}").format(sql.SQL("ONLY" if only else ""), target.relation, listed(changes))
+
+
+def _refuse_references(connection: Connection, target: Target, found: Found) -> None:
+    """Rows of others must not go, or lose what they refer to, because ours are made again."""
+    row = connection.execute(_REFERENCES, [found.oid]).fetchone()
+    if row is not None:
+        raise MillstreamError(
+            Code.DEPENDENTS_EXIST,
+            f"the key of {target.name} has another type, to which its values cannot be converted, and the constraint "
+            f"{row[0]} of {row[1]} refers to them",
+            hint="drop that constraint, refresh, and create it again",
+        )

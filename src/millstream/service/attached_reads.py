@@ -85,11 +85,12 @@ def _read_now(lake: Lake, spark: SparkSession, database: AttachedDatabase, name:
     from millstream.sources.postgres.types import mirror_columns, mirror_schema
 
     relation = lake.attached.relation(name.parts)
-    _, unreadable = spark_columns(relation)
+    ranges = lake.attached.ranges(name.parts)
+    _, unreadable = spark_columns(relation, ranges)
     for column, why in unreadable:
         tell(f"{name} is read without its column {column}: {why}", NoticeWarning)
     left_out = {column for column, _ in unreadable}
-    columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in left_out])
+    columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in left_out], ranges)
     directory = lake.root / "copies" / hashlib.sha256(str(name).encode()).hexdigest()[:16]
     with Snapshot(Address(database.address)) as snapshot:
         rows = read_small(snapshot, relation, columns)

@@ -17,9 +17,10 @@ from pyarrow import csv
 
 from millstream.engine.storage.schema import arrow_type
 from millstream.errors import Code, MillstreamError
+from millstream.naming import postgres_name
 from millstream.sources.postgres.array_text import ArrayTextError, split_arrays
-from millstream.sources.postgres.number_text import UnfitError, decimals, floats, without_trailing_zeros
-from millstream.sources.postgres.types import MirrorColumn, data_type
+from millstream.sources.postgres.number_text import UnfitError, decimals, fitting_range, floats, without_trailing_zeros
+from millstream.sources.postgres.types import MirrorColumn, data_type, takes_range
 
 Texts: TypeAlias = "pa.StringArray | pa.ChunkedArray | Sequence[str | None]"
 
@@ -120,7 +121,7 @@ def _decoded(column: MirrorColumn, texts: pa.StringArray) -> pa.Array:
     except ArrayTextError as e:
         raise MillstreamError(
             Code.VALUE_UNSUPPORTED,
-            f"column {column.name} has the array {_shown(e.text)}, and only arrays of one dimension with a lower "
+            f"{_named(column)} has the array {_shown(e.text)}, and only arrays of one dimension with a lower "
             "bound of 1 have a counterpart on Spark",
             hint="keep other arrays as jsonb",
         ) from None
@@ -128,9 +129,8 @@ def _decoded(column: MirrorColumn, texts: pa.StringArray) -> pa.Array:
         text = _first_unfit(column, texts)
     raise MillstreamError(
         Code.VALUE_UNSUPPORTED,
-        f"column {column.name} has the value {_shown(text)}, which the type {column.spark_type.upper()} of Spark "
-        "cannot hold",
-        hint=_way_out(column),
+        f"{_named(column)} has the value {_shown(text)}, which Spark's {column.spark_type.upper()} cannot hold",
+        hint=_way_out(column, text),
     )
 
 
@@ -208,9 +208,26 @@ def _shown(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _way_out(column: MirrorColumn) -> str:
+def _named(column: MirrorColumn) -> str:
+    return f"column {column.name} of {column.table}" if column.table else f"column {column.name}"
+
+
+def _way_out(column: MirrorColumn, text: str) -> str:
     if "decimal" in column.spark_type:
-        return "correct the value, or give the column a numeric(p,s) with a precision of at most 38"
+        return _wider_range(column, text)
     if "date" in column.spark_type or "timestamp" in column.spark_type:
         return "dates on Spark go from 0001-01-01 to 9999-12-31: use NULL where there is no date, or correct the value"
     return "correct the value, or leave the column out of the query"
+
+
+def _wider_range(column: MirrorColumn, text: str) -> str:
+    """The range to declare for a column of `numeric`, such that it holds the value, if there is one."""
+    range_ = fitting_range(text)
+    if range_ is None or not takes_range(column.pg_type):
+        return "correct the value: a DECIMAL of Spark has up to 38 digits, and neither NaN nor infinity"
+    name = f"{column.table}.{postgres_name(column.name)}"
+    return (
+        f"declare a range that holds it, such as {range_.upper()}, where the database is attached: "
+        f"`millstream attach NAME ADDRESS --numeric '{name}={range_}'`, "
+        f"or ATTACH POSTGRES … NUMERIC ({name} AS {range_.upper()})"
+    )

@@ -7,6 +7,8 @@ and too small. So it is shown first that the digits fit; then the parser has not
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +16,8 @@ import pyarrow.compute as pc
 _MOST_DIGITS = 38
 _NINE = ord("9")
 _ZEROS = pa.array(["0", "-0"])
+_USUAL_DECIMALS = 18
+_NUMBER = re.compile(r"-?0*(\d*?)(?:\.(\d*?)0*)?")
 
 
 class UnfitError(Exception):
@@ -62,6 +66,25 @@ def without_trailing_zeros(texts: pa.StringArray) -> pa.StringArray:
     """
     shorter = pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+$", r"\1")
     return pc.replace_substring_regex(shorter, r"\.0+$", "")
+
+
+def fitting_range(text: str) -> str | None:
+    """A range with all 38 digits that holds all numbers in a text, of one value or an array; None if there is none.
+
+    >>> fitting_range("1e30"), fitting_range("1000000000000000000000"), fitting_range("{1.5,0.0000000000000000000012}")
+    (None, 'decimal(38,16)', 'decimal(38,22)')
+    """
+    whole = decimals_ = 0
+    for number in text.strip("{}").split(","):
+        if number == "NULL":
+            continue
+        found = _NUMBER.fullmatch(number)
+        if found is None:
+            return None
+        whole, decimals_ = max(whole, len(found[1])), max(decimals_, len(found[2] or ""))
+    if whole + decimals_ > _MOST_DIGITS:
+        return None
+    return f"decimal({_MOST_DIGITS},{max(decimals_, min(_MOST_DIGITS - whole, _USUAL_DECIMALS))})"
 
 
 def floats(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:

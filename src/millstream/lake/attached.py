@@ -98,6 +98,11 @@ class AttachedNames:
         database, relation = self.database(parts), self.relation(parts)
         return NumericRanges.of(database).of_table(relation.schema, relation.name) if database is not None else {}
 
+    def has_ranges(self, name: str) -> bool:
+        """Whether users have declared ranges for columns of a database: then types do not tell what is printed."""
+        database = self._catalog.find_database(name)
+        return database is not None and bool(NumericRanges.of(database).types)
+
     def source(self, name: TableName) -> Source:
         """A table as queries see it: every column, in Spark's types."""
         relation = self.relation(name.parts)
@@ -107,15 +112,20 @@ class AttachedNames:
         return Source(str(name), columns, obstacle, unreadable, native_types(relation))
 
 
-def native_types(relation: Relation) -> tuple[tuple[str, NativeType], ...]:
-    """What PostgreSQL calls the types of a relation's columns, those of elements for arrays."""
-    from millstream.sources.postgres.types import plain_type
+def native_types(relation: Relation, *, has_scales: bool = False) -> tuple[tuple[str, NativeType], ...]:
+    """What PostgreSQL calls the types of a relation's columns, those of elements for arrays.
+
+    Args:
+        has_scales: of a view, whose columns are computed: the scales of Spark's types are those that are printed.
+    """
+    from millstream.sources.postgres.types import plain_type, takes_range
 
     def native(column: PgColumn) -> NativeType:
         name, is_enum = plain_type(column.element or column.base), (column.element_kind or column.type_kind) == "e"
         if column.loose_collation is not None:  # another type, as far as comparing it goes
             name = f'{name} COLLATE "{column.loose_collation}"'
-        return NativeType(name, is_enum=is_enum)
+        has_free_scale = not has_scales and takes_range(column.element or column.base)
+        return NativeType(name, is_enum=is_enum, has_free_scale=has_free_scale)
 
     return tuple((c.name, native(c)) for c in relation.columns)
 

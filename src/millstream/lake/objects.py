@@ -29,7 +29,7 @@ from millstream.ops import Column
 from millstream.sources.landing import land
 from millstream.sql.postgres import translate
 from millstream.sql.postgres.references import qualified
-from millstream.sql.sources import Source, View
+from millstream.sql.sources import NativeType, Source, View
 from millstream.sql.text import words
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Lake:
             return self._find_attached(name)
         stream_table = self.catalog.find(name)
         if stream_table is not None:
-            return _as_source(stream_table)
+            return self._as_source(stream_table)
         view = self.catalog.lake_object(ObjectKind.VIEW, name)
         if view is not None:
             return View(str(name), view_text(view))
@@ -96,7 +96,7 @@ class Lake:
             if attached_name(serving.database, serving.schema, serving.table) == name:
                 stream_table = self.catalog.find_by_id(serving.table_id)
                 if stream_table is not None:
-                    return _as_source(stream_table)
+                    return self._as_source(stream_table)
         relation = self.attached.relation(name.parts)
         text = relation.view_text
         if text is None:
@@ -106,8 +106,30 @@ class Lake:
             analyzer = self._workers.here().analyzer
             translated = translate(qualified(text, name.database), self, analyzer).spark_text
             columns = analyzer.describe_text(self.analysable(translated))
-            self._attached_views[name] = View(str(name), translated, columns, native_types(relation))
+            self._attached_views[name] = View(
+                str(name),
+                translated,
+                columns,
+                native_types(relation, has_scales=not self.attached.has_ranges(name.database)),
+            )
         return self._attached_views[name]
+
+    def _as_source(self, table: StreamTable) -> Source:
+        columns = tuple(Column(n, t) for n, t in table.definition.columns)
+        free = NativeType("numeric", has_free_scale=True)
+        native = tuple((c.name, free) for c in columns if "decimal" in c.type) if self._reads_ranges(table) else ()
+        return Source(str(table.name), columns, native_types=native)
+
+    def _reads_ranges(self, table: StreamTable) -> bool:
+        """Whether it reads, through others too, a database with declared ranges."""
+        for dependency in table.definition.dependencies:
+            name = TableName.parse(dependency.name)
+            if name.database is not None and self.attached.has_ranges(name.database):
+                return True
+            read = self.catalog.find(name) if name.database is None else None
+            if read is not None and read.id != table.id and self._reads_ranges(read):
+                return True
+        return False
 
     def analysable(self, text: str) -> str:
         """A query for Spark to analyse, which knows nothing of attached databases."""
@@ -365,10 +387,6 @@ class Lake:
                 self._spark.sql(f"DROP {kind} IF EXISTS {self.spark_name(name)}")
             except AnalysisException:
                 continue  # it is of the other kind
-
-
-def _as_source(table: StreamTable) -> Source:
-    return Source(str(table.name), tuple(Column(n, t) for n, t in table.definition.columns))
 
 
 def view_text(view: LakeObject) -> str:

@@ -136,3 +136,12 @@ def _invalid(text: str) -> MillstreamError:
         f"{text!r} is not a valid name",
         hint="use name or schema.name, of letters, digits and underscores; database.schema.name for attached tables",
     )
+
+
+def postgres_name(*parts: str) -> str:
+    """A name of PostgreSQL's as one writes it there: in double quotes where it has to be.
+
+    >>> postgres_name("public", "Orders", "price")
+    'public."Orders".price'
+    """
+    return ".".join(p if re.fullmatch(r"[a-z_][a-z0-9_]*", p) else '"' + p.replace('"', '""') + '"' for p in parts)

@@ -155,6 +155,7 @@ class SourceStatus:
             wrong with it, until that is cleared or it is compared; `STALE`, until its readers have adapted themselves
             to its new columns; `MISSING`. None if nothing is captured.
         reason: why it is not followed.
+        numeric: the ranges declared for columns of `numeric`: of the table, or of all tables if nothing is captured.
     """
 
     name: str
@@ -171,6 +172,7 @@ class SourceStatus:
     hindrance: str | None = None
     state: str | None = None
     reason: str | None = None
+    numeric: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,8 +197,8 @@ class StandIn:
     def dag(self) -> Graph:
         return Graph()
 
-    def attach(self, name: str, url: str, *, cdc: str = "auto") -> None:
-        self._record("attach", name, url, cdc)
+    def attach(self, name: str, url: str, *, cdc: str = "auto", numeric: Mapping[str, str] | None = None) -> None:
+        self._record("attach", name, url, cdc, numeric)
 
     def detach(self, name: str, *, cascade: bool = False, forget: bool = False) -> None:
         self._record("detach", name, cascade, forget)

@@ -342,7 +342,7 @@ class TestInspection:
 class TestAttaching:
     def test_attach(self, lake: StandIn, call: Call) -> None:
         result = call("attach", "Shop", "env:SHOP", "--cdc", "trigger")
-        assert ("attach", "Shop", "env:SHOP", "trigger") in lake.calls
+        assert ("attach", "Shop", "env:SHOP", "trigger", {}) in lake.calls
         assert (result.code, result.out) == (0, "attached shop: env:SHOP, cdc auto\n")
         attached = {"name": "shop", "kind": "postgres", "address": "env:SHOP", "cdc": "auto"}
         assert call("attach", "shop", "env:SHOP", "--json").data == {"attached": attached}

@@ -139,6 +139,44 @@ def test_not_a_number_and_minus_zero_are_kept(shop: Shop) -> None:
     assert [str(v) for v in found] == ["nan", "-0.0", "0.0"]
 
 
+@pytest.mark.parametrize("key", [["k"], None], ids=["keyed", "bag"])
+@pytest.mark.parametrize("full", [False, True], ids=["differential", "full"])
+@pytest.mark.parametrize(
+    ("arrow", "minus", "plus"),
+    [
+        (pa.float64(), -0.0, 0.0),
+        (pa.float32(), -0.0, 0.0),
+        (pa.list_(pa.float64()), (1.0, -0.0), (1.0, 0.0)),
+        (pa.list_(pa.float32()), (-0.0,), (0.0,)),
+    ],
+    ids=["double", "real", "double[]", "real[]"],
+)
+def test_an_update_of_the_sign_of_zero_is_served(
+    shop: Shop, arrow: pa.DataType, minus: Any, plus: Any, full: bool, key: list[str] | None
+) -> None:
+    schema = pa.schema([("k", pa.int64()), ("v", arrow)])
+    t, given = served(shop, schema, key), list[Any]()
+
+    class Given(Feed):
+        """To Python, and so to the kit's own differences, the two are one."""
+
+        def contents(self) -> Iterable[pa.Table]:
+            return [pa.table({"k": [1], "v": pa.array(given[-1:], arrow)}, schema)]
+
+        def delta(self, after: int) -> pa.Table | str:
+            if full:
+                return "NO_DELTA: it was recomputed"
+            weights = {"k": [1, 1], "v": pa.array(given[-2:], arrow), naming.WEIGHT: pa.array([-1, 1], pa.int64())}
+            return pa.table(weights)
+
+    t.feed = Given(schema)
+    for value in (minus, plus, minus):
+        given.append(value)
+        t.serve()
+        printed = "{" + ",".join(f"{v:g}" for v in value) + "}" if isinstance(value, tuple) else f"{value:g}"
+        assert t.run("SELECT v::text FROM public.totals") == [(printed,)]
+
+
 def test_dates_before_christ_are_kept(shop: Shop) -> None:
     t = served(shop, pa.schema([("d", pa.date32()), ("t", pa.timestamp("us"))]), None)
     days = pa.array([-719162 - 1, -719162 - 366 - 1], pa.int32()).cast(pa.date32())  # the last day of 1 BC, and of 2 BC

@@ -1,6 +1,7 @@
 """`attach`, `detach`, `sources`, `health`, `slots`: PostgreSQL databases whose tables are read."""
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ from millstream.cli import formats
 from millstream.cli.definitions import confirm
 from millstream.cli.output import Column
 from millstream.cli.session import Session, verb
+from millstream.errors import Code, MillstreamError
 
 DatabaseArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the database in queries.")]
 
@@ -27,6 +29,7 @@ _SOURCES = (
     Column("why not by WAL", "hindrance", prose=True),
     Column("state", "state"),
     Column("because", "reason", prose=True),
+    Column("numeric", "numeric", lambda ranges: ", ".join(ranges), prose=True),
 )
 _HEALTH = (
     Column("database", "database"),
@@ -57,10 +60,17 @@ def attach(
         str, typer.Argument(help="env:VARIABLE (it holds the url), a url without a password, or service=NAME.")
     ],
     cdc: Annotated[str, typer.Option(help="How changes are captured: auto, trigger or wal.")] = "auto",
+    numeric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=TYPE",
+            help="The range of a numeric without a precision: schema.table.column=decimal(p,s). May be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Attach a PostgreSQL database: its tables are read as NAME.schema.table.
 
-    Of a database that is attached as NAME already, it changes the address and --cdc.
+    Of a database that is attached as NAME already, it changes the address, --cdc and the ranges that are given.
 
     The address must hold no password: keep the url in an environment variable, or the password in ~/.pgpass.
 
@@ -72,10 +82,24 @@ def attach(
     """
     with session.connect() as ms:
         with session.progress.working(f"attaching {name}"):
-            ms.attach(name, address, cdc=cdc)
+            ms.attach(name, address, cdc=cdc, numeric=_ranges(numeric or ()))
         record = next(s for s in ms.sources() if s.name == name.strip().lower())
     sentence = f"attached {record.name}: {record.address}, cdc {record.cdc}"
     session.output.done(sentence, {"attached": {f: getattr(record, f) for f in ("name", "kind", "address", "cdc")}})
+
+
+def _ranges(given: Sequence[str]) -> dict[str, str]:
+    ranges: dict[str, str] = {}
+    for text in given:
+        column, equals, type_ = text.rpartition("=")
+        if not equals:
+            raise MillstreamError(
+                Code.SETTING_INVALID,
+                f"--numeric {text!r} has no range",
+                hint="write schema.table.column=decimal(p,s), e.g. public.orders.price=decimal(30,4)",
+            )
+        ranges[column] = type_
+    return ranges
 
 
 @verb

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Facade(Protocol):
 
     def dag(self) -> Graph: ...
 
-    def attach(self, name: str, url: str, *, cdc: str = "auto") -> object: ...
+    def attach(self, name: str, url: str, *, cdc: str = "auto", numeric: Mapping[str, str] | None = None) -> object: ...
 
     def detach(self, name: str, *, cascade: bool = False, forget: bool = False) -> object: ...
 

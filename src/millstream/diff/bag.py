@@ -5,7 +5,8 @@ Delta rule: `net = consolidate(delta(x))`; rows with positive weight are appende
     equal stored rows are removed, whichever they are.
 State kept: the rows themselves, nothing else; so that loading is a plain write and reading a plain read.
 Cost: the delta, and where rows go away one probe of the stored rows.
-NULL and duplicate behaviour: NULLs are equal to each other here; the multiplicity is exact.
+NULL and duplicate behaviour: NULLs are equal to each other here; the multiplicity is exact. -0.0 is not 0.0: what is
+    stored is what the query gives, bit by bit.
 Falls back when: never.
 """
 
@@ -19,7 +20,7 @@ from millstream.diff.aggregate.accumulator import OLD
 from millstream.diff.base import Difference
 from millstream.diff.plan import MORE, NET, PLACE, REMOVED, Kind, Layout, Step
 from millstream.diff.share import share
-from millstream.diff.zset import consolidate, renamed
+from millstream.diff.zset import consolidate, identical, renamed, told_by
 from millstream.ops import (
     AntiJoin,
     Column,
@@ -35,7 +36,7 @@ from millstream.ops import (
     walk,
 )
 from millstream.ops.clock import tells_time
-from millstream.ops.expressions import ZERO, add_columns, cast, col, compare, keep, same, weight
+from millstream.ops.expressions import ZERO, add_columns, cast, col, compare, conjuncts, keep, weight
 from millstream.ops.relations import WEIGHT_COLUMN
 
 RANK = Column("__ms_rank", "bigint")  # the number of a stored row among its equals ...
@@ -91,12 +92,12 @@ class BagStage:
 
     def removed(self) -> Relation:
         """The places of as many equal stored rows as the net weight takes away."""
-        names = [c.name for c in self.body.columns]
         going = Filter(Table(NET, (*self.body.columns, WEIGHT_COLUMN, MORE)), col(MORE.name))
         stored = renamed(self.layout.state, OLD)
-        joined = InnerJoin((going, stored), tuple(same(col(n), col(n + OLD)) for n in names), small_first=True)
+        agrees = conjuncts(identical(self.body.columns, "", OLD))
+        joined = InnerJoin((going, stored), tuple(agrees), small_first=True)
         order = exp.Order(expressions=[exp.Ordered(this=col(c.name + OLD)) for c in PLACE])
-        rank = exp.Window(this=exp.RowNumber(), partition_by=[col(n) for n in names], order=order)
+        rank = exp.Window(this=exp.RowNumber(), partition_by=told_by(self.body.columns), order=order)
         ranked = Project(
             joined,
             (

@@ -27,7 +27,7 @@ from millstream.diff.aggregate.algebraic import CountOf, SumOf
 from millstream.diff.base import Difference
 from millstream.diff.plan import CHANGES, MORE, RECOMPUTED, SHOWN, STORE, TOUCHED, Kind, Layout, Step
 from millstream.diff.share import share
-from millstream.diff.zset import distinct_columns, renamed
+from millstream.diff.zset import distinct_columns, identical, renamed
 from millstream.ops import Aggregate, Column, Filter, Item, OuterJoin, Project, Relation, SemiJoin, Table
 from millstream.ops.expressions import (
     ZERO,
@@ -251,7 +251,7 @@ class KeyedStage:
 
     def _store(self) -> exp.Expr:
         existed = not_(is_null(col(naming.FILE + OLD)))
-        unchanged = all_of(same(col(c.name), col(c.name + OLD)) for c in self.layout.columns)
+        unchanged = identical(self.layout.columns, "", OLD)
         return _labels(
             (col(MORE.name), "recompute"),
             (all_of([self._is_dead(), existed]), "delete"),
@@ -267,7 +267,7 @@ class KeyedStage:
         if self.having is not None:
             before = all_of([existed, coalesce(col(naming.VISIBLE + OLD), exp.false())])
             after = all_of([after, col(naming.VISIBLE)])
-        equal = all_of(same(col(n), col(n + OLD)) for n in dict.fromkeys(self.layout.outputs))
+        equal = identical((c for c in self.layout.columns if c.name in self.layout.outputs), "", OLD)
         return _labels(
             (col(MORE.name), "none"),
             (all_of([not_(before), not_(after)]), "none"),

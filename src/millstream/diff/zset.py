@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from sqlglot import exp
 
 from millstream import naming
 from millstream.ops import Aggregate, Filter, Item, Project, Relation, UnionAll
-from millstream.ops.expressions import ONE, ZERO, cast, col, compare, keep, total, weight
+from millstream.ops.expressions import ONE, ZERO, all_of, cast, col, compare, keep, same, total, weight
 from millstream.ops.relations import WEIGHT_COLUMN, Column
+
+_FLOATING = re.compile(r"\b(float|double)\b", re.IGNORECASE)
+_KEY, _TEXT = "__ms_same_", "__ms_said_"  # before the number of a column that rows are told apart by
 
 
 def weighted(relation: Relation) -> Relation:
@@ -36,9 +40,55 @@ def plus(relations: Sequence[Relation]) -> Relation:
 
 
 def consolidate(relation: Relation) -> Relation:
-    """The net effect: each distinct row once, with the sum of its weights, rows of weight zero dropped."""
-    summed = Aggregate(relation, keep(relation.columns), (Item(cast(total(weight()), "bigint"), WEIGHT_COLUMN),))
-    return Filter(summed, compare(exp.NEQ, weight(), ZERO))
+    """The net effect: each row once, with the sum of its weights, rows of weight zero dropped.
+
+    Rows are one here if their bits are. GROUP BY takes -0.0 for 0.0 and gives 0.0 for both; so where there are floats,
+    it groups by what `told_by` says, and takes the values themselves from any row of the group.
+    """
+    floats = [c for c in relation.columns if holds_floats(c)]
+    keys = list(keep(c for c in relation.columns if c not in floats))
+    for number, column in enumerate(floats):
+        if column.type not in ("float", "double"):
+            keys.append(Item(col(column.name), Column(f"{_KEY}{number}", column.type)))
+        keys.append(Item(_text(column.name), Column(f"{_TEXT}{number}", "string")))
+    values = [Item(cast(exp.AnyValue(this=col(c.name)), c.type), c) for c in floats]
+    summed = Aggregate(relation, tuple(keys), (*values, Item(cast(total(weight()), "bigint"), WEIGHT_COLUMN)))
+    net = Filter(summed, compare(exp.NEQ, weight(), ZERO))
+    return Project(net, keep((*relation.columns, WEIGHT_COLUMN))) if floats else net
+
+
+def told_by(columns: Iterable[Column]) -> list[exp.Expr]:
+    """Expressions that all agree for two rows exactly if their bits do.
+
+    Two values that are equal differ by the signs of zeros at most, and those are seen in their texts.
+    """
+    told: list[exp.Expr] = []
+    for column in columns:
+        told += [col(column.name), _text(column.name)] if holds_floats(column) else [col(column.name)]
+    return told
+
+
+def identical(columns: Iterable[Column], left: str, right: str) -> exp.Expr:
+    """Whether two rows, whose columns have those suffixes, have the same bits."""
+    conditions: list[exp.Expr] = []
+    for column in columns:
+        conditions.append(same(col(column.name + left), col(column.name + right)))
+        if holds_floats(column):
+            conditions.append(same(_text(column.name + left), _text(column.name + right)))
+    return all_of(conditions)
+
+
+def holds_floats(column: Column) -> bool:
+    """Whether equal values of a column may have different bits: -0.0 and 0.0.
+
+    >>> [holds_floats(Column("c", type_)) for type_ in ("double", "array<struct<x:float>>", "decimal(10,2)")]
+    [True, True, False]
+    """
+    return _FLOATING.search(column.type) is not None
+
+
+def _text(name: str) -> exp.Expr:
+    return cast(col(name), "string")
 
 
 def distinct_columns(relation: Relation, names: Sequence[str]) -> Relation:

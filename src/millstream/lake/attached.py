@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.catalog import Catalog
 from millstream.catalog.attached import AttachedDatabase
+from millstream.catalog.numeric_ranges import NumericRanges
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName, attached_name
 from millstream.ops import Column
@@ -114,30 +115,51 @@ class AttachedNames:
                     hint=f"check the spelling, and that its role has USAGE on the schema and SELECT on {parts[-1]}",
                 ) from None
 
+    def ranges(self, parts: Sequence[str]) -> dict[str, str]:
+        """The ranges that users have declared for a table's columns of `numeric`, by column."""
+        database, relation = self.database(parts), self.relation(parts)
+        return NumericRanges.of(database).of_table(relation.schema, relation.name) if database is not None else {}
+
+    def has_ranges(self, name: str) -> bool:
+        """Whether users have declared ranges for columns of a database: then types do not tell what is printed."""
+        database = self._catalog.find_database(name)
+        return database is not None and bool(NumericRanges.of(database).types)
+
     def source(self, name: TableName) -> Source:
         """A table as queries see it: every column, in Spark's types."""
         relation = self.relation(name.parts)
-        columns, unreadable = spark_columns(relation)
+        columns, unreadable = spark_columns(relation, self.ranges(name.parts))
         what = relation.kind.name.lower().replace("_", " ")
         obstacle = None if relation.kind.is_captured else f"a {what}{' table' * (what == 'foreign')} records no changes"
         return Source(str(name), columns, obstacle, unreadable, native_types(relation))
 
 
-def native_types(relation: Relation) -> tuple[tuple[str, NativeType], ...]:
-    """What PostgreSQL calls the types of a relation's columns, those of elements for arrays."""
-    from millstream.sources.postgres.types import plain_type
+def native_types(relation: Relation, *, has_scales: bool = False) -> tuple[tuple[str, NativeType], ...]:
+    """What PostgreSQL calls the types of a relation's columns, those of elements for arrays.
+
+    Args:
+        has_scales: of a view, whose columns are computed: the scales of Spark's types are those that are printed.
+    """
+    from millstream.sources.postgres.types import plain_type, takes_range
 
     def native(column: PgColumn) -> NativeType:
         name, is_enum = plain_type(column.element or column.base), (column.element_kind or column.type_kind) == "e"
         if column.loose_collation is not None:  # another type, as far as comparing it goes
             name = f'{name} COLLATE "{column.loose_collation}"'
-        return NativeType(name, is_enum=is_enum)
+        has_free_scale = not has_scales and takes_range(column.element or column.base)
+        return NativeType(name, is_enum=is_enum, has_free_scale=has_free_scale)
 
     return tuple((c.name, native(c)) for c in relation.columns)
 
 
-def spark_columns(relation: Relation) -> tuple[tuple[Column, ...], tuple[tuple[str, str], ...]]:
-    """A table's columns in Spark's types, and why some of them cannot be read."""
+def spark_columns(
+    relation: Relation, ranges: Mapping[str, str]
+) -> tuple[tuple[Column, ...], tuple[tuple[str, str], ...]]:
+    """A table's columns in Spark's types, and why some of them cannot be read.
+
+    Args:
+        ranges: those declared for its columns of `numeric`.
+    """
     from millstream.sources.postgres.types import mirror_columns
 
     columns: list[Column] = []
@@ -151,7 +173,7 @@ def spark_columns(relation: Relation) -> tuple[tuple[Column, ...], tuple[tuple[s
                     f"another column differs from {column.name} only by its case",
                     hint="rename one of them",
                 )
-            columns.append(Column(column.name, mirror_columns(relation, (column.name,))[0].spark_type))
+            columns.append(Column(column.name, mirror_columns(relation, (column.name,), ranges)[0].spark_type))
         except MillstreamError as error:
             columns.append(Column(column.name, UNREADABLE))
             unreadable.append((column.name, f"{error.message}{f' ({error.hint})' if error.hint else ''}"))

@@ -29,7 +29,7 @@ from millstream.ops import Column
 from millstream.sources.landing import land
 from millstream.sql.postgres import translate
 from millstream.sql.postgres.references import qualified, table_names
-from millstream.sql.sources import Source, View
+from millstream.sql.sources import NativeType, Source, View
 from millstream.sql.text import words
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Lake:
             return self._find_attached(name)
         stream_table = self.catalog.find(name)
         if stream_table is not None:
-            return _as_source(stream_table)
+            return self._as_source(stream_table)
         view = self.catalog.lake_object(ObjectKind.VIEW, name)
         if view is not None:
             return View(str(name), view_text(view))
@@ -98,7 +98,7 @@ class Lake:
             if attached_name(serving.database, serving.schema, serving.table) == name:
                 stream_table = self.catalog.find_by_id(serving.table_id)
                 if stream_table is not None:
-                    return _as_source(stream_table)
+                    return self._as_source(stream_table)
         rights = self.attached.view(name.parts)
         if rights is None:
             return self.attached.source(name)
@@ -120,7 +120,8 @@ class Lake:
         self._refuse_others(name, rights, table_names(text))
         translated = translate(text, self, analyzer).spark_text
         columns = analyzer.describe_text(self.analysable(translated))
-        native = native_types(self.attached.relation(name.parts))
+        has_scales = not self.attached.has_ranges(name.database)
+        native = native_types(self.attached.relation(name.parts), has_scales=has_scales)
         return View(str(name), translated, columns, native, fingerprint(rights.text))
 
     def _refuse_others(self, name: TableName, rights: ViewRights, named: Iterable[Sequence[str]]) -> None:
@@ -141,6 +142,23 @@ class Lake:
                     f"the view {name} was looked up while what it reads, {'.'.join(parts[1:])}, was changing",
                     hint="try again",
                 )
+
+    def _as_source(self, table: StreamTable) -> Source:
+        columns = tuple(Column(n, t) for n, t in table.definition.columns)
+        free = NativeType("numeric", has_free_scale=True)
+        native = tuple((c.name, free) for c in columns if "decimal" in c.type) if self._reads_ranges(table) else ()
+        return Source(str(table.name), columns, native_types=native)
+
+    def _reads_ranges(self, table: StreamTable) -> bool:
+        """Whether it reads, through others too, a database with declared ranges."""
+        for dependency in table.definition.dependencies:
+            name = TableName.parse(dependency.name)
+            if name.database is not None and self.attached.has_ranges(name.database):
+                return True
+            read = self.catalog.find(name) if name.database is None else None
+            if read is not None and read.id != table.id and self._reads_ranges(read):
+                return True
+        return False
 
     def analysable(self, text: str) -> str:
         """A query for Spark to analyse, which knows nothing of attached databases."""
@@ -394,10 +412,6 @@ class Lake:
                 self._spark.sql(f"DROP {kind} IF EXISTS {self.spark_name(name)}")
             except AnalysisException:
                 continue  # it is of the other kind
-
-
-def _as_source(table: StreamTable) -> Source:
-    return Source(str(table.name), tuple(Column(n, t) for n, t in table.definition.columns))
 
 
 def view_text(view: LakeObject) -> str:

@@ -27,6 +27,7 @@ from millstream.catalog.attached import AttachedDatabase, Serving
 from millstream.catalog.models import StreamTable
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.storage import DeltaStore, RangeKind
+from millstream.engine.storage.exact_cast import exactly
 from millstream.engine.storage.schema import UnsupportedTypeError, arrow_schema, narrowed
 from millstream.errors import Code, MillstreamError
 from millstream.lake.served_key import ServedKey
@@ -109,7 +110,8 @@ class StageFeed:
             rows = rows.filter(pc.fill_null(rows[naming.VISIBLE], fill_value=False))
         wanted = [*self._outputs, naming.WEIGHT]
         typed = self.schema.append(pa.field(naming.WEIGHT, pa.int64()))
-        return pa.Table.from_arrays([rows[c] for c in wanted], names=[*self._names, naming.WEIGHT]).cast(typed)
+        named = pa.Table.from_arrays([rows[c] for c in wanted], names=[*self._names, naming.WEIGHT])
+        return exactly(named, typed)
 
     def contents(self) -> Iterable[pa.Table]:
         """All rows, in pieces."""
@@ -119,10 +121,10 @@ class StageFeed:
         frame = source.contents(self.store, self.version, self._names)
         rows = self.store.snapshot(stage.path, self.version).num_rows
         if rows is not None and rows <= _MAX_COLLECTED_ROWS:
-            yield frame.toArrow().cast(self.schema)
+            yield exactly(frame.toArrow(), self.schema)
             return
         for piece in self._spilled(frame):
-            yield piece.select(self._names).cast(self.schema)
+            yield exactly(piece.select(self._names), self.schema)
 
     def _spilled(self, frame: DataFrame) -> Iterator[pa.Table]:
         """Rows in pieces, through files."""

@@ -93,11 +93,12 @@ def _read_now(
     from millstream.sources.postgres.types import mirror_columns, mirror_schema
 
     relation = lake.attached.relation(name.parts)
-    _, unreadable = spark_columns(relation)
+    ranges = lake.attached.ranges(name.parts)
+    _, unreadable = spark_columns(relation, ranges)
     for column, why in unreadable:
         tell(f"{name} is read without its column {column}: {why}", NoticeWarning)
     left_out = {column for column, _ in unreadable}
-    columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in left_out])
+    columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in left_out], ranges)
     directory = lake.root / "copies" / hashlib.sha256(str(name).encode()).hexdigest()[:16]
     # It is locked when it is read: LOCK TABLE wants more than the right to read some columns.
     with Snapshot(Address(database.address), trusted=trusted) as snapshot:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase, Capture, Position
+from millstream.catalog.attached import BEHIND, RESYNC, AttachedDatabase, Capture, Position
 from millstream.catalog.models import ObjectKind, StreamTable
+from millstream.catalog.numeric_ranges import NUMERIC, NumericRanges
 from millstream.errors import Code, MillstreamError
 from millstream.naming import DEFAULT_SCHEMA, RESERVED_PREFIX, TableName
 from millstream.refresh.locks import Locks
@@ -56,14 +57,15 @@ class Attaching:
 
     # Attaching
 
-    def attach(self, name: str, url: str, cdc: str) -> AttachedDatabase:
+    def attach(self, name: str, url: str, cdc: str, numeric: Mapping[str, str]) -> AttachedDatabase:
         """Check everything capture needs of a database, all at once, and record it.
 
         One that is attached under that name already is from now on reached and captured that way.
 
         Raises:
             MillstreamError: NAME_INVALID, NAME_TAKEN, SETTING_INVALID, ADDRESS_INVALID, SECRET_IN_ADDRESS,
-                DATABASE_UNREACHABLE, DATABASE_UNFIT, PRIVILEGE_MISSING with the statements that grant what is missing.
+                DATABASE_UNREACHABLE, DATABASE_UNFIT, PRIVILEGE_MISSING with the statements that grant what is missing;
+                UNKNOWN_TABLE, UNKNOWN_COLUMN, UNSUPPORTED_TYPE for a column that takes no range.
         """
         name, cdc = name.strip().lower(), cdc.strip().lower()
         self._check_name(name)
@@ -77,14 +79,29 @@ class Attaching:
             known = self._catalog.find_database(name)
             if known is None:
                 self._require_free(name)
+            ranges = (NumericRanges.of(known) if known is not None else NumericRanges({})).changed(numeric)
             with connect(address) as connection:
                 item = self._checked(connection, name, str(address), cdc, known)
                 if known is None:
                     self._refuse_second(item)
                 else:
                     item = self._changed(connection, known, item)
-            self._catalog.put_database(item)
+                _check_ranges(connection, NumericRanges({}).changed(numeric))
+            item = replace(item, details={**item.details, NUMERIC: ranges.dump()})
+            self._catalog.put_database(item, captures=self._of_other_ranges(name, ranges))
         return item
+
+    def _of_other_ranges(self, name: str, ranges: NumericRanges) -> list[Capture]:
+        """The captures whose mirrors have other types now, marked so that the next tick looks at them."""
+        from millstream.sources.postgres.types import has_range
+
+        found: list[Capture] = []
+        for capture in self._catalog.captures(name):
+            declared = ranges.of_table(capture.schema, capture.table)
+            if not all(has_range(pg_type, spark_type, declared.get(c)) for c, pg_type, spark_type in capture.columns):
+                kept = {k: v for k, v in capture.details.items() if k != BEHIND}  # what it was left for may be over
+                found.append(replace(capture, details={**kept, RESYNC: "the range of a numeric is another"}))
+        return found
 
     def _check_name(self, name: str) -> None:
         if not _NAME.fullmatch(name) or name.startswith(RESERVED_PREFIX):
@@ -317,6 +334,7 @@ class Attaching:
                         hindrance=database.hindrance,
                         state=state,
                         reason=reason,
+                        numeric=_declared(database, capture),
                     )
                 )
         return found
@@ -338,6 +356,40 @@ class Attaching:
         except (MillstreamError, OperationalError):
             return Waiting()
         return Waiting(rows, here.snapshot if here.identity == identity_of(database) else None)
+
+
+def _declared(database: AttachedDatabase, capture: Capture | None) -> tuple[str, ...]:
+    """The ranges declared for a captured table, or for all tables."""
+    of_all = sorted(NumericRanges.of(database).types.items())
+    table = (capture.schema, capture.table) if capture is not None else None
+    return tuple(f"{c}={type_}" for c, type_ in of_all if table in (None, (c.schema, c.table)))
+
+
+def _check_ranges(connection: Connection, ranges: NumericRanges) -> None:
+    """See that each column is there, and one whose own type has no range."""
+    from millstream.sources.postgres.relations import find_named
+    from millstream.sources.postgres.types import takes_range
+
+    for name in ranges.types:
+        relation = find_named(connection, name.schema, name.table)
+        if relation is None:
+            raise MillstreamError(
+                Code.UNKNOWN_TABLE,
+                f"the database has no table or view {name.schema}.{name.table} that you may see",
+                hint="names are those of PostgreSQL: in double quotes if they have capitals",
+            )
+        column = next((c for c in relation.columns if c.name == name.column), None)
+        if column is None:
+            known = ", ".join(c.name for c in relation.columns)
+            raise MillstreamError(
+                Code.UNKNOWN_COLUMN, f"{relation.qualified} has no column {name.column}", hint=f"it has {known}"
+            )
+        if not takes_range(column.element or column.base):
+            raise MillstreamError(
+                Code.UNSUPPORTED_TYPE,
+                f"{name} is of type {column.type}, for which no range can be declared",
+                hint="declare ranges of numeric without a precision, or with one above 38",
+            )
 
 
 def lock_key(name: str) -> str:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -330,23 +330,28 @@ class Millstream:
 
     # PostgreSQL databases
 
-    def attach(self, name: str, url: str, *, cdc: str = "auto") -> None:
+    def attach(self, name: str, url: str, *, cdc: str = "auto", numeric: Mapping[str, str] | None = None) -> None:
         """Make the tables of a PostgreSQL database readable as `name.schema.table`.
 
-        Of a database that is attached under that name already, it changes the address and `cdc`.
+        Of a database that is attached under that name already, it changes the address, `cdc` and the ranges in
+        `numeric`; ranges of other columns stay.
 
         Args:
             url: where it is, without a password: `postgresql://user@host/database` with a passfile, `service=NAME`, or
                 `env:NAME`, a variable that holds the url.
             cdc: how changes are captured: by `trigger`, from the `wal`, or `auto`: by triggers until the WAL can be
                 read.
+            numeric: the ranges of columns whose type is `numeric` without a precision, or with one above 38, e.g.
+                `{"public.orders.price": "decimal(30,4)"}`; without one it is `decimal(38,18)`, as it is again after
+                `"default"`. A stream table that reads such a column is reinitialized.
 
         Raises:
             MillstreamError: NAME_TAKEN, NAME_INVALID, ADDRESS_INVALID, SECRET_IN_ADDRESS, DATABASE_UNREACHABLE,
-                DATABASE_UNFIT, PRIVILEGE_MISSING with the GRANTs to run.
+                DATABASE_UNFIT, PRIVILEGE_MISSING with the GRANTs to run; of `numeric` UNKNOWN_TABLE, UNKNOWN_COLUMN,
+                UNSUPPORTED_TYPE for a column that takes no range, SETTING_INVALID for one that is none.
         """
         before = self._catalog.find_database(name.strip().lower())
-        after = self._attaching.attach(name, url, cdc)
+        after = self._attaching.attach(name, url, cdc, numeric or {})
         if before is not None and before.address != after.address and self._started is not None:
             self._started.server.disconnect(before)
 

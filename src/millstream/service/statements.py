@@ -181,7 +181,7 @@ class Statements:
         return self._frame([(str(self._facade.explain(str(s.name))),)], "plan string")
 
     def _attach(self, s: AttachDatabase) -> DataFrame:
-        self._facade.attach(s.name, s.address, cdc=s.cdc)
+        self._facade.attach(s.name, s.address, cdc=s.cdc, numeric=dict(s.numeric))
         return self._said(f"{s.name} attached")
 
     def _detach(self, s: DetachDatabase) -> DataFrame:

@@ -13,10 +13,14 @@ from millstream.ops import Column
 
 @dataclass(frozen=True, slots=True)
 class NativeType:
-    """What an attached database calls a column's type, or that of an array's elements, without modifiers."""
+    """What an attached database calls a column's type, or that of an array's elements, without modifiers.
+
+    `has_free_scale`: a `numeric` of which each value has decimals of its own in PostgreSQL, whatever Spark's type has.
+    """
 
     name: str
     is_enum: bool = False
+    has_free_scale: bool = False
 
 
 @dataclass(frozen=True, slots=True)

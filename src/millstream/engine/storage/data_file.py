@@ -24,6 +24,7 @@ from pyroaring import BitMap64
 
 from millstream.engine.storage.actions import Json
 from millstream.engine.storage.deletion_vector import to_numpy
+from millstream.engine.storage.exact_cast import exactly_typed
 from millstream.engine.storage.location import CHANGE_DIRECTORY
 
 CHANGE_TYPE = "_change_type"
@@ -165,7 +166,7 @@ def conformed(table: pa.Table, schema: pa.Schema, num_rows: int) -> pa.Table:
             columns.append(pa.nulls(num_rows, field.type))
         else:
             column = table.column(index)
-            columns.append(column if column.type == field.type else column.cast(field.type))
+            columns.append(exactly_typed(column, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream import naming
+from millstream.engine.storage.exact_cast import exactly_typed
 from millstream.engine.storage.lookup import MAX_FOUND, has_exact_equality
 from millstream.engine.storage.places import PLACE_COLUMNS
 
@@ -69,7 +70,7 @@ def taken_away(going: pa.Table, found: pa.Table, columns: list[str]) -> pa.Table
     weights = going[naming.WEIGHT].to_numpy()
     rows = going.take(np.repeat(np.arange(going.num_rows), -weights)).sort_by(searched)
     found = found.sort_by(searched)
-    if not rows[searched].combine_chunks().equals(found[searched].combine_chunks().cast(rows[searched].type)):
+    if not rows[searched].combine_chunks().equals(exactly_typed(found[searched].combine_chunks(), rows[searched].type)):
         return None
     result = rows.select(columns)
     for name in PLACE_COLUMNS:

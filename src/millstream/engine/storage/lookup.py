@@ -20,6 +20,7 @@ from millstream import naming
 from millstream.engine.storage import deletion_vector
 from millstream.engine.storage.actions import DataFile
 from millstream.engine.storage.data_file import read_rows
+from millstream.engine.storage.exact_cast import exactly_typed
 from millstream.engine.storage.places import PLACE_COLUMNS, nowhere, placed
 from millstream.engine.storage.table_log import TableState
 
@@ -90,7 +91,7 @@ def _matches(root: Path, file: DataFile, schema: pa.Schema, wanted: Wanted) -> t
     rows = read_rows(root / file.path, schema)  # a plain name: `scan_obstacle` has looked
     hits = np.ones(rows.num_rows, dtype=bool)
     for name, values in wanted.items():
-        hits &= np.asarray(pc.is_in(rows[name], value_set=values.cast(schema.field(name).type)))
+        hits &= np.asarray(pc.is_in(rows[name], value_set=exactly_typed(values, schema.field(name).type)))
     if file.deletion_vector:
         hits[deletion_vector.to_numpy(deletion_vector.read(root, file.deletion_vector))] = False
     return rows, np.flatnonzero(hits)

@@ -1,7 +1,7 @@
 """A change set applied by one Spark MERGE, by value instead of position.
 
 A table with a key: each key is deleted, updated or inserted. A bag of rows: a row that loses some of its copies loses
-all of them, and those that stay are inserted again; the net effect is the same.
+all of them, and those that stay are inserted again; the net effect is the same. Rows are the same if their bits are.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType
 from millstream import naming
 from millstream.engine.storage import spark_way
 from millstream.engine.storage.model import ChangeSet, Txn
+from millstream.engine.storage.spark_identity import holds_floats, identical_sql, identities
 
 _OPERATION = "__ms_op"
 _COPIES = "__ms_copies"
+_SAME = "__ms_same_"
 _DELETE, _UPSERT, _INSERT = "D", "U", "I"
 
 
@@ -42,11 +44,16 @@ def apply(
         spark_way.write(spark, path, whole, schema, "overwrite", txn, metadata)
         return
     if change.key_columns:
-        source, on = _keyed_source(removed, added, columns, change.key_columns), list(change.key_columns)
+        source = _keyed_source(removed, added, columns, change.key_columns)
     else:
-        source, on = _bag_source(contents, removed, added, columns), columns
+        source = _bag_source(contents, removed, added, schema)
     spark_way.run_as_transaction(
-        spark, {"source": source}, txn, metadata, path, lambda views: _merge(path, views["source"], columns, on)
+        spark,
+        {"source": source},
+        txn,
+        metadata,
+        path,
+        lambda views: _merge(path, views["source"], schema, change.key_columns),
     )
 
 
@@ -63,14 +70,17 @@ def _keyed_source(removed: DataFrame, added: DataFrame, columns: Sequence[str], 
     return gone.withColumn(_OPERATION, F.lit(_DELETE)).unionAll(added.withColumn(_OPERATION, F.lit(_UPSERT)))
 
 
-def _bag_source(contents: DataFrame, removed: DataFrame, added: DataFrame, columns: Sequence[str]) -> DataFrame:
-    names = [naming.quote(c) for c in columns]
-    gone = removed.groupBy(*names).agg(F.count("*").alias("gone"))
-    t, g = contents.alias("t"), gone.alias("g")
-    same_row = F.expr(" AND ".join(f"t.{n} <=> g.{n}" for n in names))
-    present = t.join(F.broadcast(g), same_row, "left_semi").groupBy(*names).agg(F.count("*").alias("present"))
+def _bag_source(contents: DataFrame, removed: DataFrame, added: DataFrame, schema: StructType) -> DataFrame:
+    names, same = [naming.quote(f.name) for f in schema.fields], [f"{_SAME}{i}" for i in range(len(schema.fields))]
+    values = [F.first(n).alias(f.name) for n, f in zip(names, schema.fields, strict=True)]
+    told = identities(schema.fields, _SAME)
+    gone = removed.groupBy(*told).agg(*values, F.count("*").alias("gone"))
+    t, g = contents.select("*", *told).alias("t"), gone.alias("g")
+    same_row = F.expr(" AND ".join(f"t.{n} <=> g.{n}" for n in same))
+    found = t.join(F.broadcast(g), same_row, "left_semi")
+    present = found.groupBy(*same).agg(*values, F.count("*").alias("present"))
     p = present.alias("p")
-    same_row = F.expr(" AND ".join(f"p.{n} <=> g.{n}" for n in names))
+    same_row = F.expr(" AND ".join(f"p.{n} <=> g.{n}" for n in same))
     staying = p.join(g, same_row).select(*(f"p.{n}" for n in names), F.expr("p.present - g.gone").alias(_COPIES))
     copies = F.explode(F.sequence(F.lit(1).cast("bigint"), F.col(_COPIES)))
     again = staying.where(F.col(_COPIES) > 0).select(*names, copies.alias(_COPIES)).select(*names)
@@ -81,10 +91,14 @@ def _bag_source(contents: DataFrame, removed: DataFrame, added: DataFrame, colum
     )
 
 
-def _merge(path: str, source: str, columns: Sequence[str], on: Sequence[str]) -> str:
-    names = [naming.quote(c) for c in columns]
-    same = " AND ".join(f"t.{naming.quote(c)} <=> s.{naming.quote(c)}" for c in on)
-    rest = [n for n in names if n not in {naming.quote(c) for c in on}]
+def _merge(path: str, source: str, schema: StructType, key: Sequence[str]) -> str:
+    names = [naming.quote(f.name) for f in schema.fields]
+    # By a key rows are found as Spark compares, which is how its groups were made.
+    same = " AND ".join(
+        [f"t.{naming.quote(k)} <=> s.{naming.quote(k)}" for k in key]
+        or [identical_sql(f, "t", "s") for f in schema.fields]
+    )
+    rest = [f for f in schema.fields if f.name not in key or holds_floats(f.dataType)] if key else []
     lines = [
         f"MERGE INTO {spark_way.table(path)} t USING {source} s",
         f"ON {same} AND s.{_OPERATION} <> '{_INSERT}'",
@@ -92,8 +106,8 @@ def _merge(path: str, source: str, columns: Sequence[str], on: Sequence[str]) ->
     ]
     if rest:
         # Without the guard, rows that stay the same would enter the change feed as updates.
-        differs = "NOT (" + " AND ".join(f"t.{n} <=> s.{n}" for n in rest) + ")"
-        assignments = ", ".join(f"t.{n} = s.{n}" for n in rest)
+        differs = "NOT (" + " AND ".join(identical_sql(f, "t", "s") for f in rest) + ")"
+        assignments = ", ".join(f"t.{naming.quote(f.name)} = s.{naming.quote(f.name)}" for f in rest)
         lines.append(f"WHEN MATCHED AND {differs} THEN UPDATE SET {assignments}")
     lines.append(
         f"WHEN NOT MATCHED AND s.{_OPERATION} <> '{_DELETE}' "

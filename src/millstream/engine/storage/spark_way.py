@@ -15,6 +15,7 @@ from millstream import naming
 from millstream.engine.session import new_worker_session
 from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.engine.storage.data_file import CHANGE_TYPE
+from millstream.engine.storage.exact_cast import exactly
 from millstream.engine.storage.model import INSERT, POSTIMAGE, Rows, Txn
 from millstream.engine.storage.schema import arrow_schema
 from millstream.errors import Code, MillstreamError
@@ -98,7 +99,7 @@ def as_frame(spark: SparkSession, rows: Rows, schema: StructType) -> DataFrame:
     if isinstance(rows, DataFrame):
         return rows
     wanted = arrow_schema(schema)
-    return spark.createDataFrame(rows.select(wanted.names).cast(wanted), schema=schema)
+    return spark.createDataFrame(exactly(rows.select(wanted.names), wanted), schema=schema)
 
 
 def run_as_transaction(

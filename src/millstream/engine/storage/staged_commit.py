@@ -18,6 +18,7 @@ from millstream.engine.storage.commit import changes_nothing, commit_info, commi
 from millstream.engine.storage.data_file import CHANGE_TYPE, concatenated, read_rows
 from millstream.engine.storage.direct_commit import change_metrics, commit_rows
 from millstream.engine.storage.draft import Draft, dead_rows, stats_columns
+from millstream.engine.storage.exact_cast import exactly
 from millstream.engine.storage.model import CHANGE, DELETE, INSERT, POSTIMAGE, PREIMAGE, Commit, Rows, Txn, Write
 from millstream.engine.storage.schema import UnsupportedTypeError, arrow_schema, arrow_schema_of, spark_schema
 from millstream.engine.storage.staging import adopted_changes, adopted_data, num_rows, staged, staging_directory
@@ -147,7 +148,7 @@ def _frame(spark: SparkSession, rows: Rows, schema: StructType, *, located: bool
     if CHANGE in rows.column_names:
         fields.append(StructField(CHANGE, StringType()))
     wanted = arrow_schema(StructType(fields))
-    return spark.createDataFrame(rows.select(wanted.names).cast(wanted), schema=StructType(fields))
+    return spark.createDataFrame(exactly(rows.select(wanted.names), wanted), schema=StructType(fields))
 
 
 def _split(files: list[Path], schema: pa.Schema) -> tuple[pa.Table, pa.Table]:

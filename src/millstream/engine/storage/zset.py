@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream import naming
+from millstream.engine.storage.exact_cast import exactly
 from millstream.engine.storage.model import INSERT, POSTIMAGE
 from millstream.engine.storage.schema import is_comparable
 
@@ -60,7 +61,7 @@ def netted(zset: pa.Table) -> pa.Table:
 
 def difference(new: pa.Table, old: pa.Table) -> pa.Table:
     """What leads from one table to another with the same columns, netted."""
-    return netted(pa.concat_tables([weighted(new, 1), weighted(old.select(new.column_names).cast(new.schema), -1)]))
+    return netted(pa.concat_tables([weighted(new, 1), weighted(exactly(old.select(new.column_names), new.schema), -1)]))
 
 
 def comparable(rows: pa.Table, columns: Sequence[str]) -> pa.Table:

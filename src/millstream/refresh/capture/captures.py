@@ -23,6 +23,7 @@ import psycopg
 from millstream.catalog import Catalog
 from millstream.catalog.attached import POSITION, RESYNC, STALE, AttachedDatabase, Capture, CaptureMode, Position
 from millstream.catalog.models import ObjectKind, new_id
+from millstream.catalog.numeric_ranges import NumericRanges
 from millstream.engine.storage import Txn
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
@@ -48,7 +49,7 @@ from millstream.refresh.capture.switch import Switch
 from millstream.refresh.capture.telling import move_between
 from millstream.refresh.capture.tick import Tick
 from millstream.refresh.capture.verdicts import key_of
-from millstream.refresh.capture.wanted import is_as_it_was, refuse_view, unseen, wanted_columns
+from millstream.refresh.capture.wanted import is_as_it_was, is_of, refuse_view, unseen, wanted_columns
 from millstream.refresh.locks import LockManager
 from millstream.refresh.unread import forgotten, has_leftovers, is_forgotten, is_wal_unread, unread
 from millstream.settings import Settings
@@ -226,8 +227,9 @@ class Captures:
                 existing = next((c for c in self._catalog.captures(database.name) if c.name == str(name)), None)
                 relation = find_relation(connection, name.parts[2], name.parts[1])
                 refuse_view(relation)
-                columns = wanted_columns(relation, used)
-                if existing is not None and is_kept(existing) and existing.oid == relation.oid:
+                ranges = _ranges(database, relation)
+                columns = wanted_columns(relation, used, ranges)
+                if existing is not None and is_kept(existing) and is_of(existing, relation, ranges):
                     self._show(existing)
                     have = {column for column, _, _ in existing.columns}
                     more = [c for c in columns if c.name not in have]
@@ -297,7 +299,7 @@ class Captures:
         self._progress(f"loading {capture.name}")
         address, trusted = Address(database.address), self._settings.trusted_roles
         with cutting(address, connection, {capture.id: relation}, trusted) as cut:
-            if not is_as_it_was(cut.connection, relation, columns):
+            if not is_as_it_was(cut.connection, relation, columns, _ranges(database, relation)):
                 return None
             look = look_at(cut.connection, {relation.oid: [c.name for c in columns]})[relation.oid]
             details = {**capture.details, NOT_NULL: list(look.not_null)}
@@ -506,6 +508,10 @@ def _placed(capture: Capture, now: Position, begun: Position) -> Capture:
 
 def _databases(names: Collection[str]) -> list[str]:
     return sorted({d for n in names if (d := TableName.parse(n).database) is not None})
+
+
+def _ranges(database: AttachedDatabase, relation: Relation) -> dict[str, str]:
+    return NumericRanges.of(database).of_table(relation.schema, relation.name)
 
 
 def _database_key(database: str) -> str:

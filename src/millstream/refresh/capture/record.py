@@ -8,6 +8,7 @@ from typing import Any
 
 from millstream.catalog import Catalog
 from millstream.catalog.attached import MISSING, STALE, AttachedDatabase, Capture
+from millstream.naming import postgres_name
 from millstream.sources.postgres.installed import BufferInfo, BufferSettings
 from millstream.sources.postgres.types import MirrorColumn
 
@@ -26,7 +27,8 @@ _MADE_FOR = "made_for"
 
 def columns_of(capture: Capture) -> tuple[MirrorColumn, ...]:
     """The mirror's columns."""
-    return tuple(MirrorColumn(*column) for column in capture.columns)
+    table = postgres_name(capture.schema, capture.table)
+    return tuple(MirrorColumn(*column, table=table) for column in capture.columns)
 
 
 def buffer_of(capture: Capture) -> BufferInfo:

@@ -25,6 +25,7 @@ from millstream.catalog.attached import (
     OpenTick,
     Position,
 )
+from millstream.catalog.numeric_ranges import NumericRanges
 from millstream.errors import Code, MillstreamError
 from millstream.refresh.capture.behind import error_of, rests
 from millstream.refresh.capture.continuity import MARK, STARTED, is_older, unrecognised
@@ -195,16 +196,17 @@ class Tick(TickState):
 
     def _judge(self, connection: Connection) -> dict[str, Verdict]:
         looks = look_at(connection, {c.oid: [n for n, _, _ in c.columns] for c in self.captures.values()})
-        states = self._states(connection, list(looks))
+        states, declared = self._states(connection, list(looks)), NumericRanges.of(self.database)
         found: dict[str, Verdict] = {}
         for capture in self.captures.values():
-            verdict = judge(capture, looks.get(capture.oid), states.get(capture.oid))
+            ranges = declared.of_table(capture.schema, capture.table)
+            verdict = judge(capture, looks.get(capture.oid), states.get(capture.oid), ranges)
             if verdict is None:
                 relation = self._relation(connection, capture.id)
                 oids = {relation.oid: [n for n, _, _ in capture.columns]} if relation is not None else {}
                 look = next(iter(look_at(connection, oids).values()), None)
                 state = self._states(connection, list(oids)).get(relation.oid) if relation else None
-                verdict = judge_closely(capture, relation, look, state)
+                verdict = judge_closely(capture, relation, look, state, ranges)
             if verdict.answer is Answer.RESYNC and is_whole(capture) and capture.id not in self.again:
                 verdict = replace(verdict, answer=Answer.FOLLOW)  # when it is read
             if capture.id in self.behind:

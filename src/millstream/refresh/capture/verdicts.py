@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -12,7 +12,7 @@ from millstream.refresh.capture.record import BUFFER, NOT_NULL, is_whole, made_f
 from millstream.sources.postgres.kept_columns import is_named_by_users
 from millstream.sources.postgres.looks import Look
 from millstream.sources.postgres.relations import Relation
-from millstream.sources.postgres.types import MirrorColumn, mirror_columns
+from millstream.sources.postgres.types import MirrorColumn, has_range, mirror_columns
 
 
 class Answer(Enum):
@@ -44,17 +44,20 @@ class Verdict:
     """The captured columns as they are to be from now on, where their PostgreSQL types are others."""
 
 
-def judge(capture: Capture, look: Look | None, triggers: str | None) -> Verdict | None:
+def judge(capture: Capture, look: Look | None, triggers: str | None, ranges: Mapping[str, str]) -> Verdict | None:
     """What to do, by fingerprints alone; None if the table has to be looked at more closely.
 
     Args:
         triggers: the state of the triggers that capture it.
+        ranges: those that users have declared for its columns of `numeric`.
     """
     if look is None or (look.schema, look.name) != (capture.schema, capture.table):
         return None
     if capture.details.get(MISSING) or capture.details.get(STALE):
         return None
     if look.shape != capture.shape:
+        return None
+    if not all(has_range(pg_type, spark_type, ranges.get(name)) for name, pg_type, spark_type in capture.columns):
         return None
     if _is_untriggered(capture, triggers):
         return Verdict(Answer.REINSTALL, "its triggers were changed", look)
@@ -65,7 +68,9 @@ def judge(capture: Capture, look: Look | None, triggers: str | None) -> Verdict 
     return Verdict(Answer.FOLLOW, look=look)
 
 
-def judge_closely(capture: Capture, relation: Relation | None, look: Look | None, triggers: str | None) -> Verdict:
+def judge_closely(
+    capture: Capture, relation: Relation | None, look: Look | None, triggers: str | None, ranges: Mapping[str, str]
+) -> Verdict:
     """What to do about a table whose name, oid or captured columns are not what they were.
 
     Args:
@@ -75,7 +80,7 @@ def judge_closely(capture: Capture, relation: Relation | None, look: Look | None
     if relation is None or look is None:
         return Verdict(Answer.MISS, f"{capture.schema}.{capture.table} was dropped or renamed")
     try:
-        now = mirror_columns(relation, [name for name, _, _ in capture.columns])
+        now = mirror_columns(relation, [name for name, _, _ in capture.columns], ranges)
     except MillstreamError as error:
         return Verdict(Answer.GIVE_UP, error.message, look, relation)
     if change := _changed(capture.columns, now):
@@ -102,7 +107,10 @@ def _changed(before: Sequence[tuple[str, str, str]], now: Sequence[MirrorColumn]
         if name not in found:
             return f"has lost its column {name}"
         if found[name].spark_type != spark_type:
-            return f"has changed its column {name} from {pg_type} to {found[name].pg_type}"
+            old, new = (pg_type, found[name].pg_type)
+            if old == new:
+                old, new = spark_type.upper(), found[name].spark_type.upper()
+            return f"has changed its column {name} from {old} to {new}"
     return None
 
 

@@ -21,6 +21,7 @@ CREATE TEMPORARY TABLE ms_staged (
 # Under these a value has one text, whatever the role's own settings are; they hold while no trigger can see them.
 _EXACT = {"extra_float_digits": "1", "datestyle": "ISO", "timezone": "UTC", "bytea_output": "hex"}
 _WORTH_ANALYZING = 500
+_SIGNED_ZEROS = ("real", "double precision")  # of which 0 and -0 are equal, and print otherwise under every setting
 
 
 def stage(connection: Connection, target: Target, lines: Iterable[tuple[str, str]]) -> int:
@@ -92,11 +93,14 @@ def differs(target: Target, *, with_key: bool) -> sql.Composable:
     if not chosen:
         return sql.SQL("false")
     term = sql.SQL("(({0} OPERATOR(pg_catalog.=) {1}) IS NOT TRUE AND ({0} IS NOT NULL OR {1} IS NOT NULL))")
-    return sql.SQL("({})").format(
-        sql.SQL(" OR ").join(
-            term.format(sql.SQL("t.{}").format(c.identifier), staged_column(target, c.name)) for c in chosen
-        )
-    )
+    terms: list[sql.Composed] = []
+    for column in chosen:
+        mine, its = sql.SQL("t.{}").format(column.identifier), staged_column(target, column.name)
+        terms.append(term.format(mine, its))
+        if column.pg_type.removesuffix("[]") in _SIGNED_ZEROS:
+            text = sql.SQL("{}::pg_catalog.text")
+            terms.append(term.format(text.format(mine), text.format(its)))
+    return sql.SQL("({})").format(sql.SQL(" OR ").join(terms))
 
 
 def same_key(target: Target, null_keys: frozenset[str]) -> sql.Composed:

@@ -17,8 +17,10 @@ from pyarrow import csv
 
 from millstream.engine.storage.schema import arrow_type
 from millstream.errors import Code, MillstreamError
+from millstream.naming import postgres_name
 from millstream.sources.postgres.array_text import ArrayTextError, split_arrays
-from millstream.sources.postgres.types import MirrorColumn, data_type
+from millstream.sources.postgres.number_text import UnfitError, decimals, fitting_range, floats, without_trailing_zeros
+from millstream.sources.postgres.types import MirrorColumn, data_type, takes_range
 
 Texts: TypeAlias = "pa.StringArray | pa.ChunkedArray | Sequence[str | None]"
 
@@ -26,10 +28,6 @@ BATCH_BYTES = 8 << 20
 """How much CSV is decoded at once, at least: enough to make Python's share small, little enough to hold several."""
 
 _SHOWN = 80  # characters of a value in a message
-
-
-class _UnfitError(Exception):
-    """Some text of a column is no value of its type."""
 
 
 def decode_texts(columns: Sequence[MirrorColumn], texts: Sequence[Texts]) -> pa.Table:
@@ -123,17 +121,16 @@ def _decoded(column: MirrorColumn, texts: pa.StringArray) -> pa.Array:
     except ArrayTextError as e:
         raise MillstreamError(
             Code.VALUE_UNSUPPORTED,
-            f"column {column.name} has the array {_shown(e.text)}, and only arrays of one dimension with a lower "
+            f"{_named(column)} has the array {_shown(e.text)}, and only arrays of one dimension with a lower "
             "bound of 1 have a counterpart on Spark",
             hint="keep other arrays as jsonb",
         ) from None
-    except (pa.ArrowInvalid, _UnfitError):
+    except (pa.ArrowInvalid, UnfitError):
         text = _first_unfit(column, texts)
     raise MillstreamError(
         Code.VALUE_UNSUPPORTED,
-        f"column {column.name} has the value {_shown(text)}, which the type {column.spark_type.upper()} of Spark "
-        "cannot hold",
-        hint=_way_out(column),
+        f"{_named(column)} has the value {_shown(text)}, which Spark's {column.spark_type.upper()} cannot hold",
+        hint=_way_out(column, text),
     )
 
 
@@ -151,15 +148,17 @@ def _converted(texts: pa.StringArray, pg_type: str, spark_type: str) -> pa.Array
     if spark_type == "string":
         return _string(texts, pg_type)
     if spark_type.startswith("decimal("):
-        return _decimal(texts, arrow_type(data_type(spark_type)))
-    return pc.cast(texts, arrow_type(data_type(spark_type)))  # pyarrow's casts refuse what they cannot hold
+        return decimals(texts, arrow_type(data_type(spark_type)))
+    if spark_type in ("float", "double"):
+        return floats(texts, arrow_type(data_type(spark_type)))
+    return pc.cast(texts, arrow_type(data_type(spark_type)))  # of whole numbers and dates Arrow refuses what is too far
 
 
 def _string(texts: pa.StringArray, pg_type: str) -> pa.StringArray:
     if pg_type.startswith(("character(", "bpchar")) or pg_type == "character":
         return pc.utf8_rtrim(texts, " ")  # the blanks that pad char(n) mean nothing in PostgreSQL
     if pg_type.startswith("numeric"):
-        return _without_trailing_zeros(texts)  # 1.50 = 1.5 in PostgreSQL
+        return without_trailing_zeros(texts)  # 1.50 = 1.5 in PostgreSQL
     return texts
 
 
@@ -168,26 +167,14 @@ def _boolean(texts: pa.StringArray) -> pa.BooleanArray:
     is_false = pc.is_in(texts, pa.array(["f", "false"]))
     values = pc.if_else(pc.or_(is_true, is_false), is_true, pa.scalar(None, pa.bool_()))
     if values.null_count != texts.null_count:
-        raise _UnfitError
+        raise UnfitError
     return values
-
-
-def _decimal(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
-    try:
-        return pc.cast(texts, type_)
-    except pa.ArrowInvalid:  # 40 decimals that are zeros are too many for Arrow's parser, and still exact
-        return pc.cast(_without_trailing_zeros(texts), type_)
-
-
-def _without_trailing_zeros(texts: pa.StringArray) -> pa.StringArray:
-    shorter = pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+$", r"\1")
-    return pc.replace_substring_regex(shorter, r"\.0+$", "")
 
 
 def _binary(texts: pa.StringArray) -> pa.BinaryArray:
     """All values at once: the hexadecimal digits of a column are one text."""
     if not pc.all(pc.starts_with(texts, r"\x"), min_count=0).as_py():
-        raise _UnfitError
+        raise UnfitError
     digits = pc.utf8_slice_codeunits(texts.fill_null(r"\x"), 2)
     _, offsets_buffer, data = digits.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[digits.offset : digits.offset + len(digits) + 1]
@@ -195,7 +182,7 @@ def _binary(texts: pa.StringArray) -> pa.BinaryArray:
     try:
         values = binascii.unhexlify(data[first:last] if data is not None else b"")
     except binascii.Error:
-        raise _UnfitError from None
+        raise UnfitError from None
     starts = pa.py_buffer(((offsets - first) // 2).astype(np.int32))
     decoded = pa.Array.from_buffers(pa.binary(), len(texts), [None, starts, pa.py_buffer(values)])
     return pc.if_else(texts.is_valid(), decoded, pa.scalar(None, pa.binary())) if texts.null_count else decoded
@@ -210,7 +197,7 @@ def _first_unfit(column: MirrorColumn, texts: pa.StringArray) -> str:
         half = len(texts) // 2
         try:
             _converted(texts.slice(0, half), column.pg_type, column.spark_type)
-        except (pa.ArrowInvalid, _UnfitError):
+        except (pa.ArrowInvalid, UnfitError):
             texts = texts.slice(0, half)
         else:
             texts = texts.slice(half)
@@ -221,9 +208,26 @@ def _shown(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _way_out(column: MirrorColumn) -> str:
+def _named(column: MirrorColumn) -> str:
+    return f"column {column.name} of {column.table}" if column.table else f"column {column.name}"
+
+
+def _way_out(column: MirrorColumn, text: str) -> str:
     if "decimal" in column.spark_type:
-        return "correct the value, or give the column a numeric(p,s) with a precision of at most 38"
+        return _wider_range(column, text)
     if "date" in column.spark_type or "timestamp" in column.spark_type:
         return "dates on Spark go from 0001-01-01 to 9999-12-31: use NULL where there is no date, or correct the value"
     return "correct the value, or leave the column out of the query"
+
+
+def _wider_range(column: MirrorColumn, text: str) -> str:
+    """The range to declare for a column of `numeric`, such that it holds the value, if there is one."""
+    range_ = fitting_range(text)
+    if range_ is None or not takes_range(column.pg_type):
+        return "correct the value: a DECIMAL of Spark has up to 38 digits, and neither NaN nor infinity"
+    name = f"{column.table}.{postgres_name(column.name)}"
+    return (
+        f"declare a range that holds it, such as {range_.upper()}, where the database is attached: "
+        f"`millstream attach NAME ADDRESS --numeric '{name}={range_}'`, "
+        f"or ATTACH POSTGRES … NUMERIC ({name} AS {range_.upper()})"
+    )

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream import naming
+from millstream.engine.storage.exact_cast import exactly
 from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.decode import decode_texts
 from millstream.sources.postgres.fitness import WalTable
@@ -69,7 +70,7 @@ def complete(window: KeyedWindow, old_rows: pa.Table) -> Window:
             f"{window.name} changed {window.existing} rows of which its mirror has {old_rows.num_rows}",
             hint="the table is read anew at the next refresh",
         )
-    going = old_rows.select(coming.column_names).cast(coming.schema)
+    going = exactly(old_rows.select(coming.column_names), coming.schema)
     if window.gaps:
         coming = _filled(window, going)
     return Window(pa.concat_tables([_weighted(going, -1), _weighted(coming, 1)]), False)

@@ -31,6 +31,7 @@ from millstream.engine.storage import (
     has_exact_equality,
     netted,
 )
+from millstream.engine.storage.exact_cast import exactly
 from millstream.engine.storage.schema import arrow_schema
 from millstream.errors import MillstreamError
 from millstream.sources.postgres import mirror_frames
@@ -101,7 +102,7 @@ def resync(
     version = store.version(mirror.path)
     have = store.rows(mirror.path, version, max_driver_rows) if isinstance(contents, pa.Table) else None
     if isinstance(contents, pa.Table) and have is not None:
-        net: Rows = difference(contents.select(have.column_names).cast(have.schema), have)
+        net: Rows = difference(exactly(contents.select(have.column_names), have.schema), have)
         return land(store, mirror, net, txn, metadata, max_driver_rows)
     with mirror_frames.difference(store, mirror, version, contents) as frame:
         return mirror_frames.land(store, mirror, version, frame, txn, metadata)
@@ -123,8 +124,8 @@ def stored_rows(store: DeltaStore, mirror: Mirror, keys: pa.Table, max_driver_ro
     found = Finder(store, mirror.path, version).by_key(keys, names) if keys.num_rows <= max_driver_rows else None
     rows = store.arrow_at(mirror.path, version, found) if found is not None else None
     if rows is None:
-        return mirror_frames.stored_rows(store, mirror, version, keys).select(schema.names).cast(schema)
-    codes = _codes(comparable(pa.concat_tables([keys.cast(rows.select(names).schema), rows.select(names)]), names))
+        return exactly(mirror_frames.stored_rows(store, mirror, version, keys).select(schema.names), schema)
+    codes = _codes(comparable(pa.concat_tables([exactly(keys, rows.select(names).schema), rows.select(names)]), names))
     wanted = set(codes[: keys.num_rows])
     return rows.filter(pa.array([code in wanted for code in codes[keys.num_rows :]], pa.bool_()))
 
@@ -144,7 +145,7 @@ def _replace(
     rows = _repeated(changes).drop_columns([naming.WEIGHT])
     have = store.rows(mirror.path, version, max_driver_rows)
     if have is not None:
-        net = difference(rows.select(have.column_names).cast(have.schema), have)
+        net = difference(exactly(rows.select(have.column_names), have.schema), have)
         return land(store, mirror, net, txn, metadata, max_driver_rows)
     return store.replace(mirror.path, rows, txn, metadata).version
 
@@ -177,7 +178,7 @@ def _by_key(finder: Finder, mirror: Mirror, going: pa.Table, stored: pa.Table | 
     if found is None:
         return None
     wanted = going.select(mirror.key).append_column(_CODE, _numbers(going.num_rows))
-    places = found.select(mirror.key).cast(wanted.select(mirror.key).schema)
+    places = exactly(found.select(mirror.key), wanted.select(mirror.key).schema)
     joined = wanted.join(places.append_column(_PLACE, _numbers(found.num_rows)), list(mirror.key), join_type="inner")
     if joined.num_rows != going.num_rows or len(pc.unique(joined[_CODE])) != going.num_rows:
         raise _lost(mirror, f"{going.num_rows} rows go, of which the mirror has {joined.num_rows} by their key")
@@ -196,7 +197,7 @@ def _by_all(finder: Finder, mirror: Mirror, going: pa.Table, stored: pa.Table | 
 
 
 def _matched(mirror: Mirror, going: pa.Table, stored: pa.Table, names: list[str]) -> pa.Table:
-    plain = stored.select(names).cast(going.select(names).schema)
+    plain = exactly(stored.select(names), going.select(names).schema)
     keys = comparable(pa.concat_tables([going.select(names), plain]), names)
     codes = _codes(keys)
     wanted = dict(zip(codes[: going.num_rows], (-w for w in going[naming.WEIGHT].to_pylist()), strict=True))

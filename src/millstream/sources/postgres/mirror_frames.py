@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, LongType, MapType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from millstream import naming
 from millstream.engine.storage import PLACE_COLUMNS, ChangeSet, DeltaStore, Rows, Txn
+from millstream.engine.storage.spark_identity import identities
 from millstream.errors import Code, MillstreamError
 from millstream.naming import quote
 
@@ -58,8 +59,8 @@ def stored_rows(store: DeltaStore, mirror: Mirror, version: int, keys: pa.Table)
     """The mirror's rows that have one of some keys."""
     schema = store.snapshot(mirror.path, version).spark_schema
     by = [schema[name] for name in keys.column_names]
-    wanted = store.frame(keys, StructType(by)).select(*_identities(by)).distinct()
-    marked = store.read(mirror.path, version).select("*", *_identities(by))
+    wanted = store.frame(keys, StructType(by)).select(*identities(by, _SAME)).distinct()
+    marked = store.read(mirror.path, version).select("*", *identities(by, _SAME))
     agrees = [marked[f"{_SAME}{i}"].eqNullSafe(wanted[f"{_SAME}{i}"]) for i in range(len(by))]
     return marked.join(wanted, agrees, "left_semi").select(*(quote(n) for n in schema.names)).toArrow()
 
@@ -89,7 +90,7 @@ def lost(name: str, why: str) -> MillstreamError:
 
 def _netted(zset: DataFrame, schema: StructType) -> DataFrame:
     """Rows with equal bits summed, those of weight zero left out."""
-    same = _identities(schema.fields)
+    same = identities(schema.fields, _SAME)
     values = [F.first(quote(f.name)).alias(f.name) for f in schema.fields]
     summed = zset.groupBy(*same).agg(*values, F.sum(naming.WEIGHT).alias(naming.WEIGHT))
     return summed.where(F.col(naming.WEIGHT) != 0).select(*(quote(n) for n in schema.names), naming.WEIGHT)
@@ -98,8 +99,8 @@ def _netted(zset: DataFrame, schema: StructType) -> DataFrame:
 def _found(stored: DataFrame, going: DataFrame, schema: StructType, key: tuple[str, ...]) -> DataFrame:
     """The stored rows that go, with their places: of equal ones as many as go."""
     by = [f for f in schema.fields if f.name in key] if key else list(schema.fields)
-    wanted = going.select(*_identities(by), (-F.col(naming.WEIGHT)).alias(_COUNT))
-    marked = stored.select("*", *_identities(by))
+    wanted = going.select(*identities(by, _SAME), (-F.col(naming.WEIGHT)).alias(_COUNT))
+    marked = stored.select("*", *identities(by, _SAME))
     agrees = [marked[f"{_SAME}{i}"].eqNullSafe(wanted[f"{_SAME}{i}"]) for i in range(len(by))]
     same = [marked[f"{_SAME}{i}"] for i in range(len(by))]
     names = [F.col(quote(n)) for n in (*schema.names, *PLACE_COLUMNS)]
@@ -113,19 +114,3 @@ def _added(net: DataFrame, schema: StructType) -> DataFrame:
     names = [quote(n) for n in schema.names]
     copies = F.explode(F.sequence(F.lit(1).cast("bigint"), F.col(naming.WEIGHT)))
     return net.where(F.col(naming.WEIGHT) > 0).select(*names, copies.alias(_COPY)).select(*names)
-
-
-def _identities(fields: Sequence[StructField]) -> list[Column]:
-    return [_identity(field).alias(f"{_SAME}{i}") for i, field in enumerate(fields)]
-
-
-def _identity(field: StructField) -> Column:
-    """A value that is equal where bits are: Spark takes -0.0 for 0.0, their texts differ."""
-    column = F.col(quote(field.name))
-    return column.cast("string") if _holds_float(field.dataType) else column
-
-
-def _holds_float(data_type: DataType) -> bool:
-    if isinstance(data_type, ArrayType):
-        return _holds_float(data_type.elementType)
-    return isinstance(data_type, DoubleType | FloatType | MapType | StructType)

@@ -8,8 +8,8 @@ decoder has to know.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from psycopg import sql
 from pyspark.sql.types import (
@@ -32,13 +32,14 @@ from pyspark.sql.types import (
 )
 
 from millstream.errors import Code, MillstreamError
-from millstream.naming import RESERVED_PREFIX
+from millstream.naming import RESERVED_PREFIX, postgres_name
 from millstream.sources.postgres.relations import PgColumn, Relation
 
 UNBOUNDED_NUMERIC = "decimal(38,18)"
-"""What stands for `numeric` without a precision: a value that does not fit exactly is an error, never rounded.
+"""What stands for `numeric` without a precision, unless its user has declared another range for the column.
 
-A string would not be safer: Spark adds strings up as doubles, silently.
+A value that does not fit exactly is an error, never rounded. A string would not be safer: Spark adds strings up as
+doubles, silently.
 """
 
 _SPARK: dict[str, DataType] = {
@@ -124,18 +125,20 @@ _UNSTORABLE = set(" ,;{}()\n\t=")  # Delta takes them under column mapping only,
 class MirrorColumn:
     """A column of a mirror.
 
-    The first three values are kept with a capture; the others are of use when the capture is made.
+    The first three values are kept with a capture; the others follow from it, or are of use when it is made.
 
     Args:
         pg_type: the type behind all domains, with its modifiers, as SQL.
         spark_type: as Spark's SQL spells it.
         is_generated: computed by PostgreSQL and stored; not every WAL has it.
+        table: the name of its table as SQL, for messages.
     """
 
     name: str
     pg_type: str
     spark_type: str
     is_generated: bool = False
+    table: str = field(default="", compare=False)
 
     @property
     def field(self) -> StructField:
@@ -143,8 +146,12 @@ class MirrorColumn:
         return StructField(self.name, data_type(self.spark_type), nullable=True)
 
 
-def mirror_column(column: PgColumn) -> MirrorColumn:
+def mirror_column(column: PgColumn, table: str = "", declared: str | None = None) -> MirrorColumn:
     """The mirror's column for a column of PostgreSQL.
+
+    Args:
+        table: its table's name as SQL, for messages.
+        declared: the range that its user has declared, `decimal(p,s)`, if its own type does not have one.
 
     Raises:
         MillstreamError: UNSUPPORTED_TYPE, naming the type and a way out.
@@ -156,20 +163,26 @@ def mirror_column(column: PgColumn) -> MirrorColumn:
     if column.element is not None and column.base.endswith("[]"):
         if column.element == "box":
             raise _unsupported(column, "its elements are not parted by commas", "keep them as polygon[]")
-        element = _scalar(column, column.element, column.element_kind or "b")
+        element = _scalar(column, column.element, column.element_kind or "b", declared)
         pg_type, spark_type = f"{column.element}[]", f"array<{element}>"
     else:
-        pg_type, spark_type = column.base, _scalar(column, column.base, column.type_kind)
+        pg_type, spark_type = column.base, _scalar(column, column.base, column.type_kind, declared)
     return MirrorColumn(
         name=column.name,
         pg_type=pg_type,
         spark_type=spark_type,
         is_generated=column.generated == "s",
+        table=table,
     )
 
 
-def mirror_columns(relation: Relation, names: Sequence[str] | None = None) -> tuple[MirrorColumn, ...]:
+def mirror_columns(
+    relation: Relation, names: Sequence[str] | None = None, ranges: Mapping[str, str] | None = None
+) -> tuple[MirrorColumn, ...]:
     """The mirror's columns for some of a relation's, by default all, in the relation's order.
+
+    Args:
+        ranges: those that users have declared for its columns.
 
     Raises:
         MillstreamError: UNSUPPORTED_TYPE, NAME_INVALID, DUPLICATE_COLUMN for names that differ by their case only.
@@ -185,7 +198,8 @@ def mirror_columns(relation: Relation, names: Sequence[str] | None = None) -> tu
                 f"{relation.qualified} has the columns {twin} and {column.name}, which are one name on Spark",
                 hint="rename one of them, or use only one in the query",
             )
-    return tuple(mirror_column(column) for column in used)
+    table = postgres_name(relation.schema, relation.name)
+    return tuple(mirror_column(column, table, (ranges or {}).get(column.name)) for column in used)
 
 
 def mirror_schema(columns: Sequence[MirrorColumn]) -> StructType:
@@ -216,7 +230,7 @@ def text_of(column: MirrorColumn, expression: sql.Composable) -> sql.Composable:
     return expression
 
 
-def _scalar(column: PgColumn, printed: str, kind: str) -> str:
+def _scalar(column: PgColumn, printed: str, kind: str, declared: str | None) -> str:
     if kind in ("e", "r", "m"):
         return "string"
     if kind == "c":
@@ -225,7 +239,7 @@ def _scalar(column: PgColumn, printed: str, kind: str) -> str:
         raise _unsupported(column, "is no type that can be stored", "use another type")
     plain, modifier = _without_modifier(printed)
     if plain == "numeric":
-        return _numeric(column, modifier)
+        return declared if declared is not None and takes_range(printed) else _numeric(column, modifier)
     if plain in PLAIN_TYPES:
         return PLAIN_TYPES[plain]
     schema, _, last = plain.rpartition(".")
@@ -238,12 +252,39 @@ def _scalar(column: PgColumn, printed: str, kind: str) -> str:
 def _numeric(column: PgColumn, modifier: tuple[int, ...]) -> str:
     if not modifier:
         return UNBOUNDED_NUMERIC
-    precision, scale = modifier
+    if modifier[1] > _MAX_PRECISION:
+        raise _unsupported(
+            column, f"has more than {_MAX_PRECISION} decimals", "give it a smaller scale, or declare its range"
+        )
+    return _numeric_type(*modifier)
+
+
+def _numeric_type(precision: int, scale: int) -> str:
     # numeric(3,-2) holds up to 99900, numeric(3,5) down to 0.00001: Spark wants 0 <= scale <= precision
     digits, decimals = (precision - scale, 0) if scale < 0 else (max(precision, scale), scale)
-    if decimals > _MAX_PRECISION:
-        raise _unsupported(column, f"has more than {_MAX_PRECISION} decimals", "give it a smaller scale")
     return f"decimal({min(digits, _MAX_PRECISION)},{decimals})"
+
+
+def takes_range(pg_type: str) -> bool:
+    """Whether a type is a `numeric` that no DECIMAL holds all values of, or an array of such: one without a precision.
+
+    >>> [takes_range(t) for t in ("numeric", "numeric(50,2)[]", "numeric(3,-40)", "numeric(38,2)", "text")]
+    [True, True, True, False, False]
+    """
+    plain, modifier = _without_modifier(pg_type.removesuffix("[]"))
+    if plain != "numeric" or not modifier:
+        return plain == "numeric"
+    precision, scale = modifier
+    return max(precision, scale, precision - scale) > _MAX_PRECISION
+
+
+def has_range(pg_type: str, spark_type: str, declared: str | None) -> bool:
+    """Whether a mirror's column is of the range that is declared for it, or of none where none is."""
+    if not takes_range(pg_type):
+        return True
+    modifier = _without_modifier(pg_type.removesuffix("[]"))[1]
+    wanted = declared or (_numeric_type(*modifier) if modifier else UNBOUNDED_NUMERIC)
+    return spark_type in (wanted, f"array<{wanted}>")
 
 
 def plain_type(printed: str) -> str:

@@ -31,7 +31,8 @@ def column_type(spark: str, native: NativeType | None) -> Type:
         return _text_of(native)
     if native is not None and spark == "array<string>":
         return t.array_of(_text_of(native))
-    return t.from_spark(spark) or Type(spark)
+    type_ = t.from_spark(spark) or Type(spark)
+    return t.without_scale(type_) if native is not None and native.has_free_scale else type_
 
 
 def _text_of(native: NativeType) -> Type:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MAX_DIGITS = 38
 DEFAULT_SCALE = 18
@@ -139,6 +139,17 @@ def numeric(digits: int, scale: int, *, shows_scale: bool = True) -> Type:
 
 UNBOUNDED = numeric(MAX_DIGITS, DEFAULT_SCALE, shows_scale=False)
 """A `numeric` without precision and scale, which are then each value's own."""
+
+
+def without_scale(type_: Type) -> Type:
+    """A numeric, or an array of them, of which each value has the scale PostgreSQL prints it with.
+
+    >>> without_scale(from_spark("array<decimal(10,2)>")).element.shows_scale
+    False
+    """
+    if type_.element is not None:
+        return array_of(without_scale(type_.element))
+    return replace(type_, shows_scale=False) if type_.name == "numeric" else type_
 
 
 def array_of(element: Type) -> Type:

@@ -92,11 +92,15 @@ class ExplainStreamTable:
 
 @dataclass(frozen=True, slots=True)
 class AttachDatabase:
-    """ATTACH POSTGRES. The address may hold a secret, until it has been refused for that."""
+    """ATTACH POSTGRES. The address may hold a secret, until it has been refused for that.
+
+    `numeric` has columns, as they are written, and the ranges that are declared for them.
+    """
 
     name: str
     address: str = field(repr=False)
     cdc: str = "auto"
+    numeric: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,10 @@ _ALTER_FORM = (
     f"SET REFRESH MODE {_MODES} | SET STATUS ACTIVE | SET STATUS SUSPENDED | [DIALECT 'spark' | 'postgres'] AS query | "
     f"{SERVE_FORM} | STOP SERVING [CASCADE | KEEP TABLE]"
 )
-_ATTACH_FORM = "ATTACH POSTGRES 'address' AS name [CDC 'auto' | 'trigger' | 'wal']"
+_ATTACH_FORM = (
+    "ATTACH POSTGRES 'address' AS name [CDC 'auto' | 'trigger' | 'wal'] "
+    "[NUMERIC (schema.table.column AS DECIMAL(p,s) | DEFAULT, …)]"
+)
 _MODE = ("refresh mode", tuple(RefreshMode), Code.MODE_INVALID)
 _STATUS = ("status", (Status.ACTIVE, Status.SUSPENDED), Code.STATUS_INVALID)
 
@@ -123,11 +126,36 @@ def _attach(s: Scanner) -> AttachDatabase:
             if given is None:
                 s.fail("a way of capture")
             cdc = given.text.lower()
-        return AttachDatabase(name, address.text, s.last(cdc))
+        numeric = _ranges(s) if s.accept("NUMERIC") else ()
+        return AttachDatabase(name, address.text, s.last(cdc), numeric)
     except MillstreamError as error:
         raise MillstreamError(
             error.code, "the ATTACH statement cannot be understood", hint=f"the form is {_ATTACH_FORM}"
         ) from None
+
+
+def _ranges(s: Scanner) -> tuple[tuple[str, str], ...]:
+    """`(public.orders.price AS DECIMAL(30,4), …)`: the columns and types as they are written."""
+    found: list[tuple[str, str]] = []
+    if s.accept_type(TokenType.L_PAREN) is None:
+        s.fail("an opening parenthesis")
+    while True:
+        column = s.name(quotes='`"')
+        if len(column) != 3:
+            s.fail("a column, such as public.orders.price")
+        s.expect("AS")
+        first = s.peek()
+        if first is None:
+            s.fail("DECIMAL(p,s) or DEFAULT")
+        s.index += 1
+        s.skip_group()
+        last = s.piece.tokens[s.index - 1]
+        name = ".".join(s.text[t.start : t.end + 1].replace("`", '"') for t in column)
+        found.append((name, s.text[first.start : last.end + 1]))
+        if s.accept_type(TokenType.R_PAREN):
+            return tuple(found)
+        if s.accept_type(TokenType.COMMA) is None:
+            s.fail("a comma or a closing parenthesis")
 
 
 def _database_name(s: Scanner) -> str:

@@ -114,12 +114,13 @@ class Expressions:
         if isinstance(node.this, exp.Star):
             raise RefusalError("* in this place")
         name, table = folded(node.this), folded(node.args.get("table")) or None
+        path = [folded(part) for part in node.parts[:-2]]
         scope: Scope | None = self.scope
         while scope is not None:
             if table is None:
                 found = [value for column, value in scope.unqualified() if column == name]
             else:
-                found = [item.value(column) for item, column in scope.candidates(name, table)]
+                found = [item.value(column) for item, column in scope.candidates(name, table, path)]
             if len(found) > 1:
                 raise wrong(f"the column {name} is ambiguous", node, self.queries.sql, hint="qualify it by its table")
             if found:
@@ -128,7 +129,7 @@ class Expressions:
             if whole is not None:
                 return whole
             scope = scope.outer
-        shown = f"{table}.{name}" if table else name
+        shown = ".".join((*path, table, name)) if table else name
         raise wrong(f"there is no column {shown}", node, self.queries.sql, Code.UNKNOWN_COLUMN)
 
     def _whole_item(self, name: str, scope: Scope) -> Value | None:

@@ -23,8 +23,6 @@ from millstream.sql.sources import Source, View
 if TYPE_CHECKING:
     from millstream.sql.postgres.queries import Translator
 
-_JOIN_ARGS = {"this", "side", "kind", "on", "using", "method"}
-
 
 class FromClause:
     """Fills a scope while it writes the clause."""
@@ -51,9 +49,6 @@ class FromClause:
     def _join(self, node: exp.Expr) -> str:
         if isinstance(node, exp.Lateral):
             return f" CROSS JOIN {self._item(node)}"
-        for name, value in node.args.items():
-            if name not in _JOIN_ARGS and value:
-                raise refused(f"a join with {name.upper()}", node, self._translator.sql)
         method, side, kind = (str(node.args.get(k) or "").upper() for k in ("method", "side", "kind"))
         if method not in {"", "NATURAL"} or kind not in {"", "INNER", "CROSS", "OUTER"}:
             raise refused(f"{method} {side} {kind} JOIN".strip(), node, self._translator.sql)
@@ -126,15 +121,14 @@ class FromClause:
         raise RefusalError(f"{node.sql(dialect='postgres')} in FROM")
 
     def _table(self, node: exp.Table) -> str:
-        for name, value in node.args.items():
-            if name not in {"this", "db", "catalog", "alias"} and value:
-                raise RefusalError({"sample": "TABLESAMPLE", "only": "ONLY"}.get(name, name.upper()))
+        if node.args.get("ordinality"):
+            raise RefusalError("WITH ORDINALITY of a table")
         parts = tuple(folded(p) for p in node.parts)
         columns = self._scope.ctes.get(parts[0]) if len(parts) == 1 else None
         if columns is None:
             columns = self._columns(node, parts)
         shown = ".".join(map(quote, parts))
-        alias = self._add(node, columns, default=parts[-1])
+        alias = self._add(node, columns, default=parts[-1], path=parts[:-1])
         return f"{shown} AS {alias}"
 
     def _columns(self, node: exp.Table, parts: tuple[str, ...]) -> tuple[Output, ...]:
@@ -162,6 +156,8 @@ class FromClause:
             raise RefusalError("LATERAL VIEW")
         inner = node.this
         if isinstance(inner, exp.Subquery):
+            if node.args.get("ordinality"):
+                raise RefusalError("WITH ORDINALITY of a subquery")
             text, columns = self._translator.query(inner.this, self._scope, self._scope.ctes)
             return f"LATERAL ({text}) AS {self._add(node, columns)}"
         if isinstance(inner, exp.Unnest):
@@ -177,6 +173,9 @@ class FromClause:
 
     def _function(self, node: exp.Expr, function: exp.Expr, *, is_first: bool) -> str:
         expressions = Expressions(self._translator, self._scope)
+        schema = ".".join(folded(node.args[part]) for part in ("catalog", "db") if node.args.get(part))
+        if schema not in {"", "pg_catalog"}:
+            raise RefusalError(f"a function of the schema {schema} in FROM")
         alias = node.args.get("alias")
         names = (
             [folded(c.this if isinstance(c, exp.ColumnDef) else c) for c in (alias.args.get("columns") or ())]
@@ -215,7 +214,9 @@ class FromClause:
         )
         return f"({text}) AS {self._add(node, columns)}"
 
-    def _add(self, node: exp.Expr, columns: tuple[Output, ...], default: str | None = None) -> str:
+    def _add(
+        self, node: exp.Expr, columns: tuple[Output, ...], default: str | None = None, path: tuple[str, ...] = ()
+    ) -> str:
         """Put an item into the scope; its alias, with the columns' names where they are given."""
         alias = node.args.get("alias")
         name = folded(alias.this) if alias is not None and alias.this is not None else default
@@ -227,7 +228,8 @@ class FromClause:
         renamed = tuple(Output(n, c.type) for n, c in zip(names, columns, strict=False)) + columns[len(names) :]
         if any(i.name == name for i in self._scope.items):
             raise wrong(f"the name {name} is used twice in FROM", node, self._translator.sql)
-        self._scope.items.append(Item(name, renamed))
+        is_aliased = alias is not None and alias.this is not None
+        self._scope.items.append(Item(name, renamed, path=() if is_aliased else path))
         return f"{quote(name)}({', '.join(quote(c.name) for c in renamed)})" if names else quote(name)
 
 

@@ -31,11 +31,13 @@ class Item:
 
     Args:
         is_scalar: a function that gives values, not rows: its name alone means the value.
+        path: of a table without an alias, its schema and database, by which its columns may be qualified, too.
     """
 
     name: str
     columns: tuple[Output, ...]
     is_scalar: bool = False
+    path: tuple[str, ...] = ()
 
     def find(self, column: str) -> Output | None:
         """A column by its name."""
@@ -69,10 +71,12 @@ class Scope:
         ]
         return [*self.shared.items(), *rest]
 
-    def candidates(self, column: str, table: str | None) -> Iterator[tuple[Item, Output]]:
-        """Columns of that name in this SELECT."""
+    def candidates(self, column: str, table: str | None, path: Sequence[str] = ()) -> Iterator[tuple[Item, Output]]:
+        """Columns of that name in this SELECT; `path` is what stands before the table's name."""
         for item in self.items:
             if table is not None and item.name != table:
+                continue
+            if path and item.path[-len(path) :] != tuple(path):
                 continue
             found = item.find(column)
             if found is not None:

@@ -19,13 +19,7 @@ from millstream.sql.postgres.values import Value, cast, unknown_literal
 from millstream.sql.sources import Analyzer, Sources
 
 Ctes = Mapping[str, tuple[Output, ...]]
-_SELECT_ARGS = {
-    "with_", "distinct", "expressions", "from_", "joins", "laterals", "where", "group", "having", "windows", "order",
-    "limit", "offset", "operation_modifiers",
-}  # fmt: skip
-_SET_ARGS = {"with_", "this", "expression", "distinct", "order", "limit", "offset"}
-_NAMES = {"locks": "FOR UPDATE", "sample": "TABLESAMPLE", "into": "SELECT INTO", "by_name": "BY NAME"}
-PLACE = "__ms_place"
+PLACE, ONE = "__ms_place", "__ms_one"
 
 
 class Translator:
@@ -56,6 +50,8 @@ class Translator:
             elif isinstance(node, exp.Select):
                 text, columns = self._select(node, outer, ctes, in_set=in_set)
             elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query):
+                if node.args.get("alias") or node.args.get("joins"):
+                    raise RefusalError("a query in parentheses with an alias or a join", "write SELECT * FROM (...)")
                 inner, columns = self.query(node.this, outer, ctes, in_set=True)
                 text = f"({inner})"
                 tail = self._tail(node, columns, None)
@@ -93,9 +89,6 @@ class Translator:
         pieces = []
         recursive = bool(node.args.get("recursive"))
         for cte in node.expressions:
-            for name, value in cte.args.items():
-                if name not in {"this", "alias", "materialized"} and value:
-                    raise refused(f"{name.upper()} of WITH", cte, self.sql)
             name = folded(cte.args["alias"].this)
             given = [folded(c) for c in cte.args["alias"].args.get("columns") or ()]
             body = cte.this
@@ -114,7 +107,6 @@ class Translator:
     # Set operations
 
     def _set_operation(self, node: exp.SetOperation, outer: Scope | None, ctes: Ctes) -> tuple[str, tuple[Output, ...]]:
-        self._refuse_args(node, _SET_ARGS)
         left, left_columns = self.query(node.this, outer, ctes, in_set=True)
         right, right_columns = self.query(node.expression, outer, ctes, in_set=True)
         if len(left_columns) != len(right_columns):
@@ -138,7 +130,6 @@ class Translator:
     def _select(
         self, node: exp.Select, outer: Scope | None, ctes: Ctes, *, in_set: bool
     ) -> tuple[str, tuple[Output, ...]]:
-        self._refuse_args(node, _SELECT_ARGS)
         scope = Scope(outer=outer, ctes=ctes)
         source = FromClause(self, scope).write(node)
         windows = {folded(w.this): w for w in node.args.get("windows") or ()}
@@ -147,6 +138,8 @@ class Translator:
         if not in_set:
             items = [(name, coerce(v, t.TEXT) if v.type.name == "unknown" else v) for name, v in items]
         columns = tuple(_output(name, value) for name, value in items)
+        if not items and (in_set or node.args.get("distinct") or not isinstance(node.parent, exp.Exists)):
+            raise RefusalError("SELECT without columns", "select a constant")
         text = f" FROM {source}" if source else ""
         if where := node.args.get("where"):
             text += f" WHERE {expressions.condition(where.this)}"
@@ -159,7 +152,7 @@ class Translator:
             return self._distinct_on(node, expressions, items, text), columns
         if distinct is not None:
             refuse_unequal((c.type for c in columns), "DISTINCT")
-        listed = ", ".join(_aliased(name, value) for name, value in items)
+        listed = ", ".join(_aliased(name, value) for name, value in items) or f"1 AS {quote(ONE)}"
         head = f"SELECT {'DISTINCT ' if distinct is not None else ''}{listed}"
         return head + text + self._tail(node, columns, expressions, items), columns
 
@@ -193,9 +186,6 @@ class Translator:
         return columns
 
     def _group(self, node: exp.Group, expressions: Expressions, items: list[tuple[str, Value]]) -> str:
-        for name, value in node.args.items():
-            if name != "expressions" and value:
-                raise refused(f"GROUP BY {name.upper()}", node, self.sql)
         # (a, b) are two columns here, as they are one set of GROUPING SETS
         listed = [x for e in node.expressions for x in (e.expressions if isinstance(e, exp.Tuple) else [e])]
         parts = [self._group_item(e, expressions, items) for e in listed]
@@ -317,9 +307,7 @@ class Translator:
             count = node.args.get("count")
             return f" LIMIT {self._whole(count, 'FETCH') if count is not None else 1}"
         expression = node.expression
-        if isinstance(expression, exp.Null) or (
-            isinstance(expression, exp.Column) and expression.name.upper() == "ALL"
-        ):
+        if isinstance(expression, exp.Null) or (isinstance(expression, exp.Var) and expression.name.upper() == "ALL"):
             return ""
         return f" LIMIT {self._whole(expression, 'LIMIT')}"
 
@@ -327,11 +315,6 @@ class Translator:
         if isinstance(node, exp.Literal) and str(node.this).isdigit():
             return int(node.this)
         raise refused(f"{what} of what is not a number", node, self.sql)
-
-    def _refuse_args(self, node: exp.Expr, known: set[str]) -> None:
-        for name, value in node.args.items():
-            if name not in known and value:
-                raise refused(_NAMES.get(name, name.strip("_").upper()), node, self.sql)
 
 
 def _aliased(name: str, value: Value) -> str:

@@ -168,7 +168,7 @@ NODES: Registry = {**QUERIES, **EXPRESSIONS}
 OWN = {exp.JSONColumnDef: {"exists", "empty", "error"}}
 """Arguments that only our reader gives a node."""
 
-_NAMES = {
+_NAMES: dict[tuple[type[exp.Expr], str], str] = {
     (exp.Select, "into"): "SELECT INTO",
     (exp.Select, "kind"): "SELECT AS",
     (exp.With, "search"): "SEARCH",

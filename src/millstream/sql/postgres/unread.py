@@ -23,13 +23,11 @@ _STRINGS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.HEREDOC_STRIN
             TokenType.BYTE_STRING, TokenType.UNICODE_STRING}  # fmt: skip
 
 # Types by one of their names; a cast to a type that is not known is refused anyway.
-_TYPES = set(
-    """
-    BIGINT BOOL BOOLEAN BPCHAR BYTEA CHAR CHARACTER DATE DEC DECIMAL DOUBLE FLOAT FLOAT4 FLOAT8 INT INT2 INT4 INT8
-    INTEGER INTERVAL JSON JSONB NAME NUMERIC PRECISION REAL SMALLINT TEXT TIME TIMESTAMP TIMESTAMPTZ TIMETZ UUID
-    VARCHAR VARYING
-    """.split()
-)
+_TYPES = {
+    "BIGINT", "BOOL", "BOOLEAN", "BPCHAR", "BYTEA", "CHAR", "CHARACTER", "DATE", "DEC", "DECIMAL", "DOUBLE", "FLOAT",
+    "FLOAT4", "FLOAT8", "INT", "INT2", "INT4", "INT8", "INTEGER", "INTERVAL", "JSON", "JSONB", "NAME", "NUMERIC",
+    "PRECISION", "REAL", "SMALLINT", "TEXT", "TIME", "TIMESTAMP", "TIMESTAMPTZ", "TIMETZ", "UUID", "VARCHAR", "VARYING",
+}  # fmt: skip
 # What means nothing, or is printed otherwise: behind which words, or wherever it stands.
 _SILENT: dict[str, set[str] | None] = {
     "ALL": {"SELECT", "(", "LIMIT"},

@@ -73,7 +73,7 @@ def test_clauses_that_had_no_effect_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["SELECT /*+ BROADCAST(t) */ a FROM t", "SELECT /*+ COALESCE(1), MERGE(u) */ a FROM t"]
+    "text", ["SELECT /*+ BROADCAST(t) */ a FROM t", "SELECT /*+ COALESCE(1), MERGE(t) */ a FROM t"]
 )
 def test_hints_are_advice(text: str) -> None:
     lowered(text)

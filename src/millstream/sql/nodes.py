@@ -1,7 +1,7 @@
 """The nodes of a parsed query that lowering takes apart, with the arguments it looks at.
 
-Any other expression reaches Spark whole, as the parser prints it, and is protected by the comparison of Spark's plans of
-the text and of the printed query. A node that is taken apart is not: what lowering does not look at is lost.
+Any other expression reaches Spark whole, as the parser prints it, and is protected by the comparison of Spark's plans
+of the text and of the printed query. A node that is taken apart is not: what lowering does not look at is lost.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ OF_AGGREGATES = {
 
 PARTS: frozenset[type[exp.Expr]] = frozenset(
     (
-        exp.AtTimeZone, exp.DataType, exp.DataTypeParam, exp.ColumnDef, exp.FormatJson, exp.Hint, exp.Interval, exp.JoinHint,
-        exp.IntervalSpan, exp.JSONKeyValue, exp.JSONPath, exp.JSONPathKey, exp.JSONPathRoot, exp.JSONPathSubscript,
-        exp.JSONPathWildcard, exp.Lambda, exp.Slice, exp.Var, exp.National, exp.ColumnConstraint,
+        exp.AtTimeZone, exp.DataType, exp.DataTypeParam, exp.ColumnDef, exp.FormatJson, exp.Hint, exp.JoinHint,
+        exp.Interval, exp.IntervalSpan, exp.JSONKeyValue, exp.JSONPath, exp.JSONPathKey, exp.JSONPathRoot,
+        exp.JSONPathSubscript, exp.JSONPathWildcard, exp.Lambda, exp.Slice, exp.Var, exp.National, exp.ColumnConstraint,
         exp.NotNullColumnConstraint, exp.CommentColumnConstraint, exp.FromTimeZone,
     )
 )  # fmt: skip

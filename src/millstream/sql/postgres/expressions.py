@@ -51,6 +51,15 @@ class Expressions:
         self.scope = scope
         self.windows = windows or {}
 
+    @property
+    def visible(self) -> Scope:
+        """Whose columns `*` means."""
+        return self.scope
+
+    def listed(self, value: Value, _: exp.Expr) -> Value:
+        """A column that `*` means, as the select list has it."""
+        return value
+
     def translate(self, node: exp.Expr) -> Value:
         """An expression as a fragment of Spark's SQL.
 

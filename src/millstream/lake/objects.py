@@ -23,6 +23,7 @@ from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake.attached import AttachedNames, native_types
+from millstream.lake.exact import Exactly
 from millstream.lake.stand_ins import analysable
 from millstream.naming import DEFAULT_SCHEMA, VISIBLE, TableName, attached_name, quote
 from millstream.ops import Column
@@ -55,25 +56,28 @@ class Lake:
 
     # Names
 
-    def resolve(self, parts: Sequence[str]) -> TableName | None:
+    def resolve(self, parts: Sequence[str], *, exact: bool = False) -> TableName | None:
         """The full name for a name in a query; None for paths and names of other catalogs.
 
+        Args:
+            exact: in an attached database, letters in another case make another name, as in PostgreSQL.
+
         Raises:
-            MillstreamError: of two parts in an attached database: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
+            MillstreamError: in an attached database NAME_AMBIGUOUS; of two parts UNKNOWN_TABLE, DATABASE_UNREACHABLE.
         """
+        if len(parts) == 3 and parts[0].lower() == "spark_catalog":
+            parts = parts[1:]
+        if self.attached.database(parts) is not None:
+            return self.attached.resolve(parts, exact=exact)
         lowered = [p.lower() for p in parts]
-        if len(lowered) == 3 and lowered[0] == "spark_catalog":
-            lowered = lowered[1:]
-        if self.attached.database(lowered) is not None:
-            return self.attached.resolve(lowered)
         if not 1 <= len(lowered) <= 2:
             return None
         schema = lowered[0] if len(lowered) == 2 else DEFAULT_SCHEMA
         return TableName(schema, lowered[-1]) if "." not in schema else None
 
-    def find(self, parts: Sequence[str]) -> Source | View | None:
-        """What the front end asks: the table, stream table or view of a name."""
-        name = self.resolve(parts)
+    def find(self, parts: Sequence[str], *, exact: bool = False) -> Source | View | None:
+        """What the front end asks: the table, stream table or view of a name; for `exact` see `resolve`."""
+        name = self.resolve(parts, exact=exact)
         if name is None:
             return None
         if name.database is not None:
@@ -97,14 +101,14 @@ class Lake:
                 stream_table = self.catalog.find_by_id(serving.table_id)
                 if stream_table is not None:
                     return _as_source(stream_table)
-        relation = self.attached.relation(name.parts)
+        relation = self.attached.relation(name.parts, exact=True)
         text = relation.view_text
         if text is None:
             return self.attached.source(name)
         if name not in self._attached_views:
             assert name.database is not None
             analyzer = self._workers.here().analyzer
-            translated = translate(qualified(text, name.database), self, analyzer).spark_text
+            translated = translate(qualified(text, name.database), Exactly(self), analyzer).spark_text
             columns = analyzer.describe_text(self.analysable(translated))
             self._attached_views[name] = View(str(name), translated, columns, native_types(relation))
         return self._attached_views[name]

@@ -52,23 +52,23 @@ def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession) -> s
     return exchange_tables_read(statement.text, replacement)
 
 
-def readable(lake: Lake, spark: SparkSession, parts: Sequence[str]) -> str:
-    """What Spark can read for a name of an attached database.
+def readable(lake: Lake, spark: SparkSession, parts: Sequence[str], *, exact: bool = False) -> str:
+    """What Spark can read for a name of an attached database; for `exact` see `Lake.resolve`.
 
     Raises:
         MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
     """
-    name, database = lake.resolve(parts), lake.attached.database(parts)
+    name, database = lake.resolve(parts, exact=exact), lake.attached.database(parts)
     assert name is not None
     assert database is not None
     mirror = lake.catalog.lake_object(ObjectKind.TABLE, name)
     try:
-        is_view = lake.attached.relation(name.parts).view_text is not None
+        is_view = lake.attached.relation(name.parts, exact=True).view_text is not None
     except MillstreamError as error:
         if error.code is not Code.DATABASE_UNREACHABLE or mirror is None:
             raise
         return lake.spark_name(name)
-    found = lake.find(name.parts) if not is_view else None
+    found = lake.find(name.parts, exact=True) if not is_view else None
     if isinstance(found, Source):
         if TableName.parse(found.id) != name:  # a stream table is served there
             return lake.spark_name(TableName.parse(found.id))
@@ -84,7 +84,7 @@ def _read_now(lake: Lake, spark: SparkSession, database: AttachedDatabase, name:
     from millstream.sources.postgres.bootstrap import Snapshot, coded_error, read_small, spark_frame
     from millstream.sources.postgres.types import mirror_columns, mirror_schema
 
-    relation = lake.attached.relation(name.parts)
+    relation = lake.attached.relation(name.parts, exact=True)
     _, unreadable = spark_columns(relation)
     for column, why in unreadable:
         tell(f"{name} is read without its column {column}: {why}", NoticeWarning)

@@ -67,7 +67,7 @@ class DefinitionRecord:
 
     def _mark_of(self, kind: SourceKind, name: TableName) -> str:
         if name.database is not None:  # the tick compares it with the view's text in the database
-            return fingerprint(self._lake.attached.relation(name.parts).view_text or "")
+            return fingerprint(self._lake.attached.relation(name.parts, exact=True).view_text or "")
         found = self._catalog.lake_object(OBJECTS[kind], name)
         return found.fingerprint if found else ""
 

@@ -18,6 +18,7 @@ from millstream.catalog.models import (
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled, Lake, compile_query
+from millstream.lake.exact import Exactly
 from millstream.naming import TableName
 from millstream.results import RefreshMode
 from millstream.scheduler.schedule import Schedule
@@ -113,7 +114,7 @@ class Definitions:
         worker = self._workers.here()
         worker.use(semantics if semantics is not None else self._workers.semantics())
         require_ansi(semantics if semantics is not None else self._workers.semantics())
-        translation = translate(query, sources, worker.analyzer)
+        translation = translate(query, Exactly(sources), worker.analyzer)
         text = translation.spark_text
         analysed = with_union_all(self._lake.analysable(text))
         with pointing_into(query, text, analysed):

@@ -164,7 +164,8 @@ class Millstream:
         try:
             parts = split_name(name)
             if lake.attached.database(parts) is not None:
-                return self.spark.table(readable(lake, self.spark, parts))
+                # in PostgreSQL's quotes it is a name of PostgreSQL's, which has it exactly so
+                return self.spark.table(readable(lake, self.spark, parts, exact='"' in name))
             return self.spark.table(lake.spark_name(TableName.parse(name)))
         except SPARK_ERRORS as e:
             raise explained(e, name) from e

@@ -66,7 +66,7 @@ class Readers:
         found: dict[str, str] = {}
         for name in sorted(names):
             _, schema, view = TableName.parse(name).parts
-            relation = find_named(connection, schema, view, any_case=True)
+            relation = find_named(connection, schema, view)
             found[name] = fingerprint(relation.view_text or "") if relation is not None else ""
         return found
 

@@ -5,7 +5,7 @@ A rule may leave a refusal without a place; `translate` adds the nearest one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from sqlglot import exp
@@ -23,7 +23,7 @@ from millstream.sql.postgres.functions import json as json_functions
 from millstream.sql.postgres.functions.dates import at_time_zone, extract, make_interval
 from millstream.sql.postgres.functions.numbers import power
 from millstream.sql.postgres.functions.strings import overlay, substring, trimmed
-from millstream.sql.postgres.names import Output, Scope, folded
+from millstream.sql.postgres.names import Item, Output, Scope, folded
 from millstream.sql.postgres.refusals import RefusalError, refused, wrong
 from millstream.sql.postgres.values import NULL, Value, cast, interval, number_literal, unknown_literal
 
@@ -133,6 +133,7 @@ class Expressions:
             if len(found) > 1:
                 raise wrong(f"the column {name} is ambiguous", node, self.queries.sql, hint="qualify it by its table")
             if found:
+                self.refuse_twin(name, [i for i in scope.items if table in (None, i.name)])
                 return found[0]
             whole = self._whole_item(name, scope) if table is None else None
             if whole is not None:
@@ -140,6 +141,12 @@ class Expressions:
             scope = scope.outer
         shown = ".".join((*path, table, name)) if table else name
         raise wrong(f"there is no column {shown}", node, self.queries.sql, Code.UNKNOWN_COLUMN)
+
+    def refuse_twin(self, name: str, items: Iterable[Item]) -> None:
+        """Refuse a column whose name another one of its table has in another case."""
+        if any(item.has_twin(name) for item in items):
+            hint = "rename one of them, or read a view that does"
+            raise RefusalError(f"the column {name} beside one whose name differs only by case", hint)
 
     def _whole_item(self, name: str, scope: Scope) -> Value | None:
         item = next((i for i in scope.items if i.name == name), None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millstream.errors import Code
-from millstream.naming import quote, split_name
+from millstream.naming import fold, quote, split_name
 from millstream.sql.postgres import series as rows
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import unify
@@ -125,6 +125,9 @@ class FromClause:
             raise RefusalError("WITH ORDINALITY of a table")
         parts = tuple(folded(p) for p in node.parts)
         columns = self._scope.ctes.get(parts[0]) if len(parts) == 1 else None
+        if columns is None and len(parts) == 1 and any(n.lower() == parts[0].lower() for n in self._scope.ctes):
+            hint = f"there is a query of WITH that Spark takes for {parts[0]}: rename it"
+            raise RefusalError("a table and a query of WITH whose names differ only by case", hint)
         if columns is None:
             columns = self._columns(node, parts)
         shown = ".".join(map(quote, parts))
@@ -146,7 +149,7 @@ class FromClause:
             described = found.columns
         # the columns of an attached database have PostgreSQL's own names: "Total" is another one than total
         is_attached = len(split_name(found.id)) == 3
-        names = [c.name if is_attached else c.name.lower() for c in described]
+        names = [c.name if is_attached else fold(c.name) for c in described]
         native = dict(found.native_types)
         types = [column_type(c.type, native.get(c.name)) for c in described]
         return tuple(Output(name, type_) for name, type_ in zip(names, types, strict=True))
@@ -201,8 +204,14 @@ class FromClause:
         if len(names) > len(columns):
             raise RefusalError(f"{name} with {len(names)} column names")
         columns = [Output(n, c.type) for n, c in zip(names, columns, strict=False)] + columns[len(names) :]
-        self._scope.items.append(Item(title, tuple(columns), is_scalar=is_scalar and not with_ordinality))
-        shown = f"{quote(title)}({', '.join(quote(c.name) for c in columns)})"
+        item = Item(
+            title,
+            tuple(columns),
+            is_scalar=is_scalar and not with_ordinality,
+            alias=self._scope.alias_for(title),
+        )
+        self._scope.items.append(item)
+        shown = f"{item.shown}({', '.join(quote(c.name) for c in columns)})"
         generator = found.generator(ordinality=with_ordinality)
         # a generator stands beside a row; the first of a FROM beside one made for it
         row = f"(SELECT 1 AS {quote('__ms_one')}) AS __ms_row CROSS JOIN " if is_first else ""
@@ -229,8 +238,9 @@ class FromClause:
         if any(i.name == name for i in self._scope.items):
             raise wrong(f"the name {name} is used twice in FROM", node, self._translator.sql)
         is_aliased = alias is not None and alias.this is not None
-        self._scope.items.append(Item(name, renamed, path=() if is_aliased else path))
-        return f"{quote(name)}({', '.join(quote(c.name) for c in renamed)})" if names else quote(name)
+        item = Item(name, renamed, path=() if is_aliased else path, alias=self._scope.alias_for(name))
+        self._scope.items.append(item)
+        return f"{item.shown}({', '.join(quote(c.name) for c in renamed)})" if names else item.shown
 
 
 def _looks_back(node: exp.Expr) -> str | None:

@@ -91,6 +91,8 @@ class Translator:
         recursive = bool(node.args.get("recursive"))
         for cte in node.expressions:
             name = folded(cte.args["alias"].this)
+            if any(other != name and other.lower() == name.lower() for other in known):
+                raise refused("queries of WITH whose names differ only by case", cte, self.sql, "rename one of them")
             given = [folded(c) for c in cte.args["alias"].args.get("columns") or ()]
             body = cte.this
             start: tuple[Output, ...] | None = None
@@ -173,7 +175,10 @@ class Translator:
         items: list[tuple[str, Value]] = []
         for item in node.expressions:
             if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
-                items += [(n, expressions.listed(v, item)) for n, v in self._star(item, expressions.visible)]
+                starred = self._star(item, expressions.visible)
+                for name, _ in starred:
+                    expressions.refuse_twin(name, expressions.visible.items)
+                items += [(n, expressions.listed(v, item)) for n, v in starred]
             elif isinstance(item, exp.Dot) and isinstance(item.expression, exp.Star):
                 record = expressions.translate(item.this)
                 items += [(n, Value(f"{record.sql}.{quote(n)}", type_)) for n, type_ in record.type.fields]

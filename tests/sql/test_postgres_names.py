@@ -70,7 +70,8 @@ def test_names_that_spark_cannot_tell_apart_become_others() -> None:
     assert "AS `a`" in first
     assert "AS `A`" not in second
     inner = translated(
-        'SELECT "A".id FROM shop.public."Orders" "A" WHERE EXISTS (SELECT 1 FROM shop.public.orders a WHERE a.id = "A".id)'
+        'SELECT "A".id FROM shop.public."Orders" "A" '
+        'WHERE EXISTS (SELECT 1 FROM shop.public.orders a WHERE a.id = "A".id)'
     )
     assert inner.count("`A`.`id`") == 2
     assert "`a`" not in inner

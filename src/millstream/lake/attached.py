@@ -86,8 +86,9 @@ class AttachedNames:
             found = self._found.get(key)
         if found is None:
             found = self._look_up(*key)
+            whole = key[0][0], found.schema, found.name
             with self._lock:
-                self._found[key] = found
+                self._found |= {key: found, (whole, False): found, (whole, True): found}
         return found
 
     def _look_up(self, parts: tuple[str, ...], exact: bool) -> Relation:

@@ -83,6 +83,15 @@ def split_name(text: str) -> tuple[str, ...]:
     raise _invalid(text)
 
 
+def in_double_quotes(text: str) -> tuple[bool, ...]:
+    """Which parts of a dotted name are in PostgreSQL's quotes, and so must match exactly.
+
+    >>> in_double_quotes('shop."public".`Orders`')
+    (False, True, False)
+    """
+    return tuple(found.group(2) is not None for found in _SPLIT.finditer(text))[: len(split_name(text))]
+
+
 @lru_cache(_NAMES)
 def attached_name(database: str, schema: str, name: str) -> TableName:
     """The name of a table in an attached database, as that database has it.

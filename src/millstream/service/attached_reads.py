@@ -52,15 +52,22 @@ def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession) -> s
     return exchange_tables_read(statement.text, replacement)
 
 
-def readable(lake: Lake, spark: SparkSession, parts: Sequence[str], *, exact: bool = False) -> str:
-    """What Spark can read for a name of an attached database; for `exact` see `Lake.resolve`.
+def readable(lake: Lake, spark: SparkSession, parts: Sequence[str], exact: Sequence[bool] = ()) -> str:
+    """What Spark can read for a name of an attached database.
+
+    Args:
+        exact: which parts must be just so in the database; the others may be in another case of letters.
 
     Raises:
         MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
     """
-    name, database = lake.resolve(parts, exact=exact), lake.attached.database(parts)
+    name, database = lake.resolve(parts), lake.attached.database(parts)
     assert name is not None
     assert database is not None
+    here = zip(reversed(parts), reversed(name.parts), reversed(exact), strict=False)
+    if any(written != found and must_match for written, found, must_match in here):
+        name = lake.resolve(parts, exact=True)
+        assert name is not None
     mirror = lake.catalog.lake_object(ObjectKind.TABLE, name)
     try:
         is_view = lake.attached.relation(name.parts, exact=True).view_text is not None

@@ -16,7 +16,7 @@ from millstream.engine.analyzer import explained
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
-from millstream.naming import TableName, split_name
+from millstream.naming import TableName, in_double_quotes, split_name
 from millstream.refresh.full_text import run_text
 from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
 from millstream.refresh.locks import locks_for
@@ -164,8 +164,7 @@ class Millstream:
         try:
             parts = split_name(name)
             if lake.attached.database(parts) is not None:
-                # in PostgreSQL's quotes it is a name of PostgreSQL's, which has it exactly so
-                return self.spark.table(readable(lake, self.spark, parts, exact='"' in name))
+                return self.spark.table(readable(lake, self.spark, parts, exact=in_double_quotes(name)))
             return self.spark.table(lake.spark_name(TableName.parse(name)))
         except SPARK_ERRORS as e:
             raise explained(e, name) from e

@@ -27,6 +27,8 @@ _NAMES = 10_000
 """So many names are kept as they were read: a tick asks for those of all its tables, again and again."""
 
 _PART = re.compile(r"[^\W\d]\w*\Z")
+_CAPITALS = str.maketrans({chr(code): chr(code + 32) for code in range(ord("A"), ord("Z") + 1)})
+_NAME_BYTES = 63
 _SPLIT = re.compile(r"\s*(?:`((?:[^`]|``)*)`|\"((?:[^\"]|\"\")*)\"|([^.`\"]*))\s*(\.|\Z)")
 
 
@@ -39,12 +41,30 @@ def quote(identifier: str) -> str:
     return "`" + identifier.replace("`", "``") + "`"
 
 
+def fold(name: str) -> str:
+    """A name that is not quoted, as PostgreSQL reads it in a UTF-8 database: only ASCII letters have a lower case.
+
+    >>> fold("Orders"), fold("ÜNÏ")
+    ('orders', 'ÜnÏ')
+    """
+    return name.translate(_CAPITALS)
+
+
+def cut(name: str) -> str:
+    """A name as PostgreSQL keeps it, quoted or not: at most 63 bytes, no character in part.
+
+    >>> len(cut("ü" * 40)), cut("orders")
+    (31, 'orders')
+    """
+    return name.encode()[:_NAME_BYTES].decode(errors="ignore")
+
+
 @lru_cache(_NAMES)
 def split_name(text: str) -> tuple[str, ...]:
-    """The parts of a dotted name, in lower case and without their quotes.
+    """The parts of a dotted name: those in quotes as they are, the others folded as PostgreSQL folds them.
 
     >>> split_name("shop.public.`Order Lines`"), split_name("Totals")
-    (('shop', 'public', 'order lines'), ('totals',))
+    (('shop', 'public', 'Order Lines'), ('totals',))
 
     Raises:
         MillstreamError: NAME_INVALID.
@@ -54,28 +74,39 @@ def split_name(text: str) -> tuple[str, ...]:
     while found := _SPLIT.match(text, place):
         backquoted, quoted, plain, point = found.groups()
         if backquoted is not None:
-            parts.append(backquoted.replace("``", "`").lower())
+            parts.append(backquoted.replace("``", "`"))
         else:
-            parts.append((quoted.replace('""', '"') if quoted is not None else plain.strip()).lower())
+            parts.append(quoted.replace('""', '"') if quoted is not None else fold(plain.strip()))
         place = found.end()
         if not point:
             return tuple(parts)
     raise _invalid(text)
 
 
+def in_double_quotes(text: str) -> tuple[bool, ...]:
+    """Which parts of a dotted name are in PostgreSQL's quotes, and so must match exactly.
+
+    >>> in_double_quotes('shop."public".`Orders`')
+    (False, True, False)
+    """
+    return tuple(found.group(2) is not None for found in _SPLIT.finditer(text))[: len(split_name(text))]
+
+
 @lru_cache(_NAMES)
 def attached_name(database: str, schema: str, name: str) -> TableName:
-    """The name of a table in an attached database; a part that is not plain is kept in backquotes where they join.
+    """The name of a table in an attached database, as that database has it.
 
-    >>> str(attached_name("shop", "public", "Order Lines"))
-    'shop.public.`order lines`'
+    A part that would be read as another one without quotes is in backquotes where the parts join.
+
+    >>> str(attached_name("shop", "public", "Order Lines")), str(attached_name("shop", "public", "Orders"))
+    ('shop.public.`Order Lines`', 'shop.public.`Orders`')
     """
-    return TableName(f"{database}.{_shown(schema.lower())}", name.lower())
+    return TableName(f"{database}.{_shown(schema)}", name)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
-    """The name of a lake's object, or of a table in an attached database: names differ by more than their case.
+    """The name of a lake's object, always in lower case, or of a table in an attached database, as it is there.
 
     The schema of the latter has two parts, `shop.public`.
     """
@@ -97,9 +128,10 @@ class TableName:
         """
         parts = split_name(text)
         is_attached = len(parts) == 3  # PostgreSQL takes any characters
+        parts = (parts[0].lower(), *parts[1:]) if is_attached else tuple(p.lower() for p in parts)
         if len(parts) > 3 or not all(parts) or not all(_PART.match(p) for p in parts[: 1 if is_attached else None]):
             raise _invalid(text)
-        if any(p.startswith(RESERVED_PREFIX) for p in parts):
+        if any(p.lower().startswith(RESERVED_PREFIX) for p in parts):
             raise MillstreamError(Code.NAME_INVALID, f"names starting with {RESERVED_PREFIX} are reserved: {text!r}")
         if is_attached:
             return attached_name(*parts)
@@ -127,7 +159,7 @@ class TableName:
 
 
 def _shown(part: str) -> str:
-    return part if _PART.match(part) else quote(part)
+    return part if _PART.match(part) and fold(part) == part else quote(part)
 
 
 def _invalid(text: str) -> MillstreamError:

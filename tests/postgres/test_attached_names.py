@@ -40,8 +40,11 @@ def names(shop: Shop, tmp_path: Path) -> Iterator[AttachedNames]:
     ("text", "schema", "name"),
     [
         ("shop.public.orders", "shop.public", "orders"),
-        ('Shop."Public".`Orders`', "shop.public", "orders"),
-        ("shop.public.`Order Lines`", "shop.public", "order lines"),
+        ("Shop.Public.ORDERS", "shop.public", "orders"),
+        ('Shop."Public".`Orders`', "shop.`Public`", "Orders"),
+        ("shop.public.`Order Lines`", "shop.public", "Order Lines"),
+        ("shop.public.ÜNÏ", "shop.public", "ÜnÏ"),
+        ('shop.public."ünï"', "shop.public", "ünï"),
         ('shop."a.b"."c`d"', "shop.`a.b`", "c`d"),
     ],
 )
@@ -66,7 +69,7 @@ def test_three_parts_or_two_where_they_are_unique(shop: Shop, names: AttachedNam
         owner.execute("CREATE SCHEMA other CREATE TABLE twice (id int)")
         owner.execute("CREATE TABLE public.twice (id int)")
     assert names.resolve(["Shop", "orders"]) == TableName("shop.public", "orders")
-    assert str(names.resolve(["shop", "order lines"])) == "shop.public.`order lines`"
+    assert str(names.resolve(["shop", "order lines"])) == "shop.public.`Order Lines`"
     assert names.relation(["shop", "public", "order lines"]).name == "Order Lines"
     with pytest.raises(MillstreamError) as caught:
         names.resolve(["shop", "twice"])
@@ -92,15 +95,48 @@ def test_columns_have_spark_types_and_an_unsupported_one_only_a_reason(shop: Sho
 
 def test_columns_that_differ_only_by_their_case_cannot_be_read(shop: Shop, names: AttachedNames) -> None:
     with shop.owner() as owner:
-        owner.execute('CREATE TABLE t (a int, "A" int, b int)')
-        owner.execute('CREATE TABLE "T" (a int)')
-    with pytest.raises(MillstreamError) as caught:
-        names.resolve(["shop", "t"])
-    assert (caught.value.code, "rename one" in str(caught.value)) == (Code.NAME_AMBIGUOUS, True)
-    with shop.owner() as owner:
-        owner.execute('DROP TABLE "T"')
+        owner.execute('CREATE TABLE t (a int, "A" int, b int, "ü" int, "Ü" int)')
     source = names.source(TableName("shop.public", "t"))
-    assert [c.type for c in source.columns] == ["void", "void", "int"]
+    assert [c.type for c in source.columns] == ["void", "void", "int", "void", "void"]
+
+
+@pytest.mark.parametrize(("one", "two"), [("Orders", "orders"), ("Ünï", "ünï"), ("ünï", "ÜNÏ")])
+def test_tables_that_differ_only_by_their_case_are_two(shop: Shop, names: AttachedNames, one: str, two: str) -> None:
+    """Found exactly where the name is exactly so, in any case where that is one of them, and never mistaken."""
+    with shop.owner() as owner:
+        owner.execute(f'CREATE TABLE "{one}" (in_one int)')
+        owner.execute(f'CREATE TABLE "{two}" (in_two int)')
+    for exact in (False, True):
+        for written, column in ((one, "in_one"), (two, "in_two")):
+            parts = ["Shop", "public", written]
+            assert names.relation(parts, exact=exact).columns[0].name == column
+            assert names.resolve(parts, exact=exact) == TableName("shop.public", written)
+            assert names.relation(["shop", written], exact=exact).columns[0].name == column
+            assert names.source(names.resolve(parts)).columns[0].name == column
+    assert names.source(TableName("shop.public", one)).id != names.source(TableName("shop.public", two)).id
+    other = "".join(c.swapcase() if c.isascii() else c for c in one)
+    if one.isascii():
+        with pytest.raises(MillstreamError) as caught:
+            names.relation(["shop", "public", other])
+        assert caught.value.code is Code.NAME_AMBIGUOUS
+    with shop.owner() as owner:
+        owner.execute(f'DROP TABLE "{two}"')
+    names.forget()
+    assert names.relation(["shop", "public", other]).name == one
+    assert names.resolve(["shop", "public", other]) == TableName("shop.public", one)
+    with pytest.raises(MillstreamError) as caught:
+        names.relation(["shop", "public", other], exact=True)
+    assert caught.value.code is Code.UNKNOWN_TABLE
+    assert names.resolve(["shop", "public", two], exact=True) == TableName("shop.public", two)
+
+
+def test_schemas_that_differ_only_by_their_case_are_two(shop: Shop, names: AttachedNames) -> None:
+    with shop.owner() as owner:
+        owner.execute("CREATE SCHEMA a CREATE TABLE t (small int)")
+        owner.execute('CREATE SCHEMA "A" CREATE TABLE t (big int)')
+    found = {schema: names.source(names.resolve(["shop", schema, "t"])) for schema in ("a", "A")}
+    assert {schema: source.columns[0].name for schema, source in found.items()} == {"a": "small", "A": "big"}
+    assert sorted(source.id for source in found.values()) == ["shop.`A`.t", "shop.a.t"]
 
 
 def test_what_records_no_changes_says_so(shop: Shop, names: AttachedNames) -> None:

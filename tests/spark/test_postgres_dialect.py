@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -65,6 +66,7 @@ def postgres() -> Iterator[psycopg.Connection[Any]]:
         set_json_loads(lambda text: text if isinstance(text, str) else bytes(text).decode(), connection)
         connection.execute("SET TIME ZONE 'UTC'")
         connection.execute((FIXTURES / "table.sql").read_text())
+        connection.execute("CREATE TABLE e (LIKE v)")
         yield connection
 
 
@@ -85,23 +87,24 @@ class World:
         rows = [tuple(map(_local, row)) for row in cursor.fetchall()]
         schema = ", ".join(f"{n} {t}" for n, t in zip(names, types, strict=True))
         spark.createDataFrame(rows, schema).createOrReplaceTempView("v")
+        spark.createDataFrame([], schema).createOrReplaceTempView("e")
         native = tuple((d.name, NativeType(d.type_display.removesuffix("[]"))) for d in cursor.description or ())
         self.source = Source("v", tuple(Column(n, t) for n, t in zip(names, types, strict=True)), native_types=native)
 
     def find(self, parts: tuple[str, ...]) -> Source | None:
-        return self.source if parts == ("v",) else None
+        return replace(self.source, id=parts[0]) if parts in {("v",), ("e",)} else None
 
     def translated(self, query: str) -> str:
         return translate(query, self, SparkAnalyzer(self.spark)).spark_text
 
-    def compare(self, query: str, titles: list[str] | None = None) -> list[str]:
+    def compare(self, query: str, titles: list[str] | None = None, *, is_bag: bool = False) -> list[str]:
         """What differs between the two answers, value by value and type by type."""
         cursor = self.postgres.execute(query)
         wanted = [tuple(map(_local, row)) for row in cursor.fetchall()]
         columns = list(cursor.description or ())
         frame = self.spark.sql(self.translated(query))
         actual = [tuple(row) for row in frame.collect()]
-        if "DISTINCT ON" in query:  # which also sorts, in PostgreSQL
+        if is_bag or "DISTINCT ON" in query:  # which also sorts, in PostgreSQL
             wanted, actual = sorted(wanted, key=repr), sorted(actual, key=repr)
         wrong = []
         for i, (column, field) in enumerate(zip(columns, frame.schema.fields, strict=True)):
@@ -183,6 +186,28 @@ def test_queries_mean_what_postgresql_means(title: str, world: World) -> None:
             wrong += [f"{query}\n  {difference}" for difference in world.compare(query)]
         except Exception as e:  # noqa: BLE001 - all of a title's queries are looked at
             wrong.append(f"{query}\n  {str(e)[:1500]}\n  {world.translated(query)}")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def over_nothing() -> dict[str, list[str]]:
+    """The fixture's queries over tables without rows, `e`, by family."""
+    families: dict[str, list[str]] = {}
+    for line in (FIXTURES / "empty.sql").read_text().splitlines():
+        if line.startswith("-- "):
+            families[line[3:]] = []
+        elif line:
+            families[list(families)[-1]].append(line)
+    return families
+
+
+@pytest.mark.parametrize("family", list(over_nothing()))
+def test_queries_over_no_rows_mean_what_postgresql_means(family: str, world: World) -> None:
+    wrong = []
+    for query in over_nothing()[family]:
+        try:
+            wrong += [f"{query}\n  {difference}" for difference in world.compare(query, is_bag=True)]
+        except Exception as e:  # noqa: BLE001 - all of a family's queries are looked at
+            wrong.append(f"{query}\n  {str(e)[:600]}")
     assert not wrong, "\n" + "\n".join(wrong)
 
 

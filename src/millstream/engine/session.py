@@ -44,7 +44,7 @@ LOG_ENVIRONMENT = "MILLSTREAM_SPARK_LOG"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _SCHEMA_CONF = "millstream.lake.schema"  # the Spark schema that stands for the lake's default one
-_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+_PLAIN = re.compile(r"[a-z0-9_]+")  # Spark's names differ by more than their case
 
 _DELTA_CONFS = {
     # Delta rebuilds a table's file list with a shuffle after every version: 50 partitions by default.
@@ -244,7 +244,7 @@ def _plain(name: str) -> str:
     if _PLAIN.fullmatch(name):
         return name
     mark = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{RESERVED_PREFIX}{re.sub('[^a-z0-9]', '_', name)}_{mark}"
+    return f"{RESERVED_PREFIX}{re.sub('[^a-z0-9]', '_', name.lower())}_{mark}"
 
 
 def _classic(settings: Settings, warehouse: Path) -> SparkSession:

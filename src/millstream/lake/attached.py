@@ -32,7 +32,7 @@ class AttachedNames:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._found: dict[tuple[str, ...], tuple[Relation, ViewRights | None]] = {}
+        self._found: dict[tuple[tuple[str, ...], bool], tuple[Relation, ViewRights | None]] = {}
         self._lock = threading.Lock()
 
     def forget(self) -> None:
@@ -46,44 +46,65 @@ class AttachedNames:
             return None
         return self._catalog.find_database(parts[0].lower())
 
-    def resolve(self, parts: Sequence[str]) -> TableName:
-        """The full name of a name in an attached database.
+    def resolve(self, parts: Sequence[str], *, exact: bool = False) -> TableName:
+        """The full name of a name in an attached database, as the database has it.
+
+        Of three parts it is taken as written where the database has no such table, or cannot be asked, and nothing
+        that is recorded has that name in another case of letters.
+
+        Args:
+            exact: letters in another case make another name, as in PostgreSQL.
 
         Raises:
-            MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
+            MillstreamError: NAME_AMBIGUOUS; of two parts UNKNOWN_TABLE, DATABASE_UNREACHABLE.
         """
-        if len(parts) == 3:
-            return attached_name(parts[0].lower(), parts[1], parts[2])
-        relation = self.relation(parts)
-        return attached_name(parts[0].lower(), relation.schema, relation.name)
+        database = parts[0].lower()
+        try:
+            relation = self.relation(parts, exact=exact)
+        except MillstreamError as error:
+            if len(parts) == 2 or error.code not in (Code.UNKNOWN_TABLE, Code.DATABASE_UNREACHABLE):
+                raise
+            wanted = attached_name(database, parts[1], parts[2])
+            return wanted if exact else self._recorded(wanted)
+        return attached_name(database, relation.schema, relation.name)
 
-    def relation(self, parts: Sequence[str]) -> Relation:
+    def _recorded(self, wanted: TableName) -> TableName:
+        """The name of a table that was captured or served there, in any case if only one has it."""
+        known = {TableName.parse(capture.name) for capture in self._catalog.captures(wanted.database)}
+        known |= {TableName.parse(serving.name) for serving in self._catalog.servings(wanted.database)}
+        alike = [name for name in known if str(name).lower() == str(wanted).lower()]
+        return alike[0] if len(alike) == 1 and wanted not in known else wanted
+
+    def relation(self, parts: Sequence[str], *, exact: bool = False) -> Relation:
         """The table or view of a name of two or three parts, as the database's catalog describes it.
+
+        An exact match wins; else the only one that has the name in another case of letters is found, unless `exact`.
 
         Raises:
             MillstreamError: NOT_ATTACHED, UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
         """
-        return self._looked_up(parts)[0]
+        return self._looked_up(parts, exact)[0]
 
-    def view(self, parts: Sequence[str]) -> ViewRights | None:
+    def view(self, parts: Sequence[str], *, exact: bool = False) -> ViewRights | None:
         """The text of a view and its rights, of one moment; None for what is no view.
 
         Raises:
             MillstreamError: NOT_ATTACHED, UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
         """
-        return self._looked_up(parts)[1]
+        return self._looked_up(parts, exact)[1]
 
-    def _looked_up(self, parts: Sequence[str]) -> tuple[Relation, ViewRights | None]:
-        key = tuple(p.lower() for p in parts)
+    def _looked_up(self, parts: Sequence[str], exact: bool) -> tuple[Relation, ViewRights | None]:
+        key = (parts[0].lower(), *parts[1:]), exact
         with self._lock:
             found = self._found.get(key)
         if found is None:
-            found = self._look_up(key)
+            found = self._look_up(*key)
+            whole = key[0][0], found[0].schema, found[0].name
             with self._lock:
-                self._found[key] = found
+                self._found |= {key: found, (whole, False): found, (whole, True): found}
         return found
 
-    def _look_up(self, parts: tuple[str, ...]) -> tuple[Relation, ViewRights | None]:
+    def _look_up(self, parts: tuple[str, ...], exact: bool) -> tuple[Relation, ViewRights | None]:
         from millstream.sources.postgres.address import Address
         from millstream.sources.postgres.connection import connect
         from millstream.sources.postgres.poll import one_snapshot
@@ -97,7 +118,7 @@ class AttachedNames:
             )
         with connect(Address(database.address)) as connection, one_snapshot(connection):
             try:
-                found = find_relation(connection, parts[-1], parts[1] if len(parts) == 3 else None)
+                found = find_relation(connection, parts[-1], parts[1] if len(parts) == 3 else None, exact=exact)
                 if found.view_text is None:
                     return found, None
                 place = (found.schema, found.name)
@@ -115,10 +136,10 @@ class AttachedNames:
                     hint=f"check the spelling, and that its role has USAGE on the schema and SELECT on {parts[-1]}",
                 ) from None
 
-    def ranges(self, parts: Sequence[str]) -> dict[str, str]:
+    def ranges(self, name: TableName) -> dict[str, str]:
         """The ranges that users have declared for a table's columns of `numeric`, by column."""
-        database, relation = self.database(parts), self.relation(parts)
-        return NumericRanges.of(database).of_table(relation.schema, relation.name) if database is not None else {}
+        database = self.database(name.parts)
+        return NumericRanges.of(database).of_table(*name.parts[1:]) if database is not None else {}
 
     def has_ranges(self, name: str) -> bool:
         """Whether users have declared ranges for columns of a database: then types do not tell what is printed."""
@@ -127,8 +148,8 @@ class AttachedNames:
 
     def source(self, name: TableName) -> Source:
         """A table as queries see it: every column, in Spark's types."""
-        relation = self.relation(name.parts)
-        columns, unreadable = spark_columns(relation, self.ranges(name.parts))
+        relation = self.relation(name.parts, exact=True)
+        columns, unreadable = spark_columns(relation, self.ranges(name))
         what = relation.kind.name.lower().replace("_", " ")
         obstacle = None if relation.kind.is_captured else f"a {what}{' table' * (what == 'foreign')} records no changes"
         return Source(str(name), columns, obstacle, unreadable, native_types(relation))

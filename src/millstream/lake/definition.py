@@ -94,7 +94,7 @@ class Compiled:
     @cached_property
     def named_views(self) -> frozenset[str]:
         """Those of `views` that the query names itself; the others are named by views."""
-        named = {self.names[tuple(p.lower() for p in r.parts)] for r in table_references(self.query)}
+        named = {self.names[r.parts] for r in table_references(self.query)}
         return frozenset(named & self.views.keys())
 
     @property

@@ -23,6 +23,7 @@ from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake.attached import AttachedNames, native_types
+from millstream.lake.exact import Exactly
 from millstream.lake.stand_ins import analysable
 from millstream.naming import DEFAULT_SCHEMA, VISIBLE, TableName, attached_name, quote
 from millstream.ops import Column
@@ -57,25 +58,28 @@ class Lake:
 
     # Names
 
-    def resolve(self, parts: Sequence[str]) -> TableName | None:
+    def resolve(self, parts: Sequence[str], *, exact: bool = False) -> TableName | None:
         """The full name for a name in a query; None for paths and names of other catalogs.
 
+        Args:
+            exact: in an attached database, letters in another case make another name, as in PostgreSQL.
+
         Raises:
-            MillstreamError: of two parts in an attached database: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
+            MillstreamError: in an attached database NAME_AMBIGUOUS; of two parts UNKNOWN_TABLE, DATABASE_UNREACHABLE.
         """
+        if len(parts) == 3 and parts[0].lower() == "spark_catalog":
+            parts = parts[1:]
+        if self.attached.database(parts) is not None:
+            return self.attached.resolve(parts, exact=exact)
         lowered = [p.lower() for p in parts]
-        if len(lowered) == 3 and lowered[0] == "spark_catalog":
-            lowered = lowered[1:]
-        if self.attached.database(lowered) is not None:
-            return self.attached.resolve(lowered)
         if not 1 <= len(lowered) <= 2:
             return None
         schema = lowered[0] if len(lowered) == 2 else DEFAULT_SCHEMA
         return TableName(schema, lowered[-1]) if "." not in schema else None
 
-    def find(self, parts: Sequence[str]) -> Source | View | None:
-        """What the front end asks: the table, stream table or view of a name."""
-        name = self.resolve(parts)
+    def find(self, parts: Sequence[str], *, exact: bool = False) -> Source | View | None:
+        """What the front end asks: the table, stream table or view of a name; for `exact` see `resolve`."""
+        name = self.resolve(parts, exact=exact)
         if name is None:
             return None
         if name.database is not None:
@@ -99,7 +103,7 @@ class Lake:
                 stream_table = self.catalog.find_by_id(serving.table_id)
                 if stream_table is not None:
                     return self._as_source(stream_table)
-        rights = self.attached.view(name.parts)
+        rights = self.attached.view(name.parts, exact=True)
         if rights is None:
             return self.attached.source(name)
         if name not in self._attached_views:
@@ -118,10 +122,10 @@ class Lake:
             raise error
         text = qualified(rights.text, name.database)
         self._refuse_others(name, rights, table_names(text))
-        translated = translate(text, self, analyzer).spark_text
+        translated = translate(text, Exactly(self), analyzer).spark_text
         columns = analyzer.describe_text(self.analysable(translated))
         has_scales = not self.attached.has_ranges(name.database)
-        native = native_types(self.attached.relation(name.parts), has_scales=has_scales)
+        native = native_types(self.attached.relation(name.parts, exact=True), has_scales=has_scales)
         return View(str(name), translated, columns, native, fingerprint(rights.text))
 
     def _refuse_others(self, name: TableName, rights: ViewRights, named: Iterable[Sequence[str]]) -> None:
@@ -136,7 +140,7 @@ class Lake:
                     f"the view {name} reads {'.'.join(parts)}, which is no table of a user's",
                     hint="the server's own catalogs cannot be read through a view",
                 )
-            if self.attached.relation(parts).oid not in rights.reads:
+            if self.attached.relation(parts, exact=True).oid not in rights.reads:
                 raise MillstreamError(
                     Code.SOURCE_CHANGED,
                     f"the view {name} was looked up while what it reads, {'.'.join(parts[1:])}, was changing",

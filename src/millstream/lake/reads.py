@@ -14,6 +14,7 @@ from millstream.sql.sources import Source, Sources, View
 from millstream.sql.text import TableReference, exchange_tables, table_references
 
 Names = Mapping[tuple[str, ...], str]
+"""The full names of what a text reads, by the parts as they are written: case may matter in an attached database."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Known:
     views: Mapping[str, str]
 
     def find(self, parts: Sequence[str]) -> Source | View | None:
-        found = self.names.get(_lower(parts))
+        found = self.names.get(tuple(parts))
         if found is None:
             return None
         return View(found, self.views[found]) if found in self.views else self.tables[found]
@@ -41,7 +42,7 @@ def read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], d
         text = pending.pop()
         refuse_in_every_mode(parse_query(text), text)
         for reference in table_references(text):
-            if _lower(reference.parts) in names:
+            if reference.parts in names:
                 continue
             found = sources.find(reference.parts)
             if found is None:
@@ -51,7 +52,7 @@ def read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], d
                     f"there is no table {name} in the lake",
                     hint="temporary views are no part of it",
                 )
-            names[_lower(reference.parts)] = found.id
+            names[reference.parts] = found.id
             if isinstance(found, Source):
                 tables[found.id] = found
             elif found.id not in views:
@@ -60,15 +61,11 @@ def read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], d
     return names, tables, views
 
 
-def _lower(parts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(p.lower() for p in parts)
-
-
 def over(text: str, names: Names, views: Mapping[str, str], tables: Mapping[str, str]) -> str:
     """The text, its tables exchanged for other SQL, its views for their texts."""
 
     def replacement(reference: TableReference) -> str:
-        name = names[_lower(reference.parts)]
+        name = names[reference.parts]
         return f"({over(views[name], names, views, tables)}\n)" if name in views else tables[name]
 
     return exchange_tables(text, replacement)
@@ -81,7 +78,7 @@ def over_unknown(text: str, names: Names, tables: Mapping[str, Source], views: M
         return text
 
     def replacement(reference: TableReference) -> str:
-        name = names[_lower(reference.parts)]
+        name = names[reference.parts]
         if known[name]:
             return ".".join(map(quote, reference.parts))
         return f"({over_unknown(views[name], names, tables, views)}\n)" if name in views else opaque(tables[name])

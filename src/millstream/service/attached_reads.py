@@ -55,11 +55,14 @@ def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession, trus
     return exchange_tables_read(statement.text, replacement)
 
 
-def readable(lake: Lake, spark: SparkSession, parts: Sequence[str], trusted: Sequence[str]) -> str:
+def readable(
+    lake: Lake, spark: SparkSession, parts: Sequence[str], trusted: Sequence[str], exact: Sequence[bool] = ()
+) -> str:
     """What Spark can read for a name of an attached database.
 
     Args:
         trusted: the setting `trusted_owners`.
+        exact: which parts must be just so in the database; the others may be in another case of letters.
 
     Raises:
         MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
@@ -67,14 +70,18 @@ def readable(lake: Lake, spark: SparkSession, parts: Sequence[str], trusted: Seq
     name, database = lake.resolve(parts), lake.attached.database(parts)
     assert name is not None
     assert database is not None
+    here = zip(reversed(parts), reversed(name.parts), reversed(exact), strict=False)
+    if any(written != found and must_match for written, found, must_match in here):
+        name = lake.resolve(parts, exact=True)
+        assert name is not None
     mirror = lake.catalog.lake_object(ObjectKind.TABLE, name)
     try:
-        is_view = lake.attached.relation(name.parts).view_text is not None
+        is_view = lake.attached.relation(name.parts, exact=True).view_text is not None
     except MillstreamError as error:
         if error.code is not Code.DATABASE_UNREACHABLE or mirror is None:
             raise
         return lake.spark_name(name)
-    found = lake.find(name.parts) if not is_view else None
+    found = lake.find(name.parts, exact=True) if not is_view else None
     if isinstance(found, Source):
         if TableName.parse(found.id) != name:  # a stream table is served there
             return lake.spark_name(TableName.parse(found.id))
@@ -92,8 +99,8 @@ def _read_now(
     from millstream.sources.postgres.bootstrap import Snapshot, coded_error, read_small, spark_frame
     from millstream.sources.postgres.types import mirror_columns, mirror_schema
 
-    relation = lake.attached.relation(name.parts)
-    ranges = lake.attached.ranges(name.parts)
+    relation = lake.attached.relation(name.parts, exact=True)
+    ranges = lake.attached.ranges(name)
     _, unreadable = spark_columns(relation, ranges)
     for column, why in unreadable:
         tell(f"{name} is read without its column {column}: {why}", NoticeWarning)

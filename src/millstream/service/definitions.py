@@ -12,6 +12,7 @@ from millstream.catalog.models import Definition, LakeObject, NewStreamTable, So
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled, Lake, compile_query
+from millstream.lake.exact import Exactly
 from millstream.naming import TableName
 from millstream.reasons import Reason
 from millstream.results import RefreshMode
@@ -105,7 +106,7 @@ class Definitions:
             MillstreamError: PRIVILEGE_MISSING.
         """
         for name in sorted(compiled.named_views & compiled.attached_views.keys()):
-            rights = self._lake.attached.view(TableName.parse(name).parts)
+            rights = self._lake.attached.view(TableName.parse(name).parts, exact=True)
             if rights is not None and (error := rights.naming_error()) is not None:
                 raise error
         return compiled
@@ -123,7 +124,7 @@ class Definitions:
         worker = self._workers.here()
         worker.use(semantics if semantics is not None else self._workers.semantics())
         require_ansi(semantics if semantics is not None else self._workers.semantics())
-        translation = translate(query, sources, worker.analyzer)
+        translation = translate(query, Exactly(sources), worker.analyzer)
         text = translation.spark_text
         analysed = with_union_all(self._lake.analysable(text))
         with pointing_into(query, text, analysed):

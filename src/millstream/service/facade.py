@@ -17,7 +17,7 @@ from millstream.catalog.models import SourceKind, StreamTable
 from millstream.engine.analyzer import explained
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.errors import Code, MillstreamError
-from millstream.naming import TableName, split_name
+from millstream.naming import TableName, in_double_quotes, split_name
 from millstream.refresh.full_text import run_text
 from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
 from millstream.refresh.locks import locks_for
@@ -177,7 +177,8 @@ class Millstream:
         try:
             parts = split_name(name)
             if lake.attached.database(parts) is not None:
-                return self.spark.table(readable(lake, self.spark, parts, self._settings.trusted_roles))
+                trusted, exact = self._settings.trusted_roles, in_double_quotes(name)
+                return self.spark.table(readable(lake, self.spark, parts, trusted, exact))
             return self.spark.table(lake.spark_name(TableName.parse(name)))
         except SPARK_ERRORS as e:
             raise explained(e, name) from e

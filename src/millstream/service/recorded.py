@@ -30,9 +30,9 @@ class AsItIs:
         self._obstacle = obstacle
         self._recorded = recorded or {}
 
-    def find(self, parts: Sequence[str]) -> Source | View | None:
-        """The table, stream table or view of a name."""
-        found = self._lake.find(parts)
+    def find(self, parts: Sequence[str], *, exact: bool = False) -> Source | View | None:
+        """The table, stream table or view of a name; for `exact` see `Lake.resolve`."""
+        found = self._lake.find(parts, exact=exact)
         if not isinstance(found, Source):
             return found
         columns = found.columns
@@ -65,7 +65,7 @@ class AsRecorded:
 
     def find(self, parts: Sequence[str]) -> Source | View | None:
         """The table, stream table or view of a name."""
-        name = self._names.get(tuple(p.lower() for p in parts))
+        name = self._names.get(tuple(parts))
         if name is None:
             return None
         if name in self._views:

@@ -14,6 +14,7 @@ from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.lake.served_key import ServedKey
+from millstream.naming import cut, fold
 from millstream.refresh.serving import SERVING_SCHEMA, StageFeed, TableServer, served_schema, target_of
 from millstream.service.notices import NoticeWarning, ServingWarning, tell
 from millstream.settings import Settings
@@ -258,7 +259,7 @@ class ServingDefinitions:
 
 def _parsed(text: str) -> tuple[str, str, str]:
     """A served table's name: parts in quotes as they are, others in lower case, as PostgreSQL reads them."""
-    parts = [p[1:-1].replace(p[0] * 2, p[0]) if p[0] in '"`' else p.lower() for p in _PARTS.findall(text) if p]
+    parts = [p[1:-1].replace(p[0] * 2, p[0]) if p[0] in '"`' else fold(p) for p in _PARTS.findall(text) if p]
     is_whole = "".join(_PARTS.sub("", text).split()) == ""
     if len(parts) == 2:
         parts.insert(1, "public")
@@ -268,4 +269,4 @@ def _parsed(text: str) -> tuple[str, str, str]:
             f"{text!r} names no table of a database",
             hint="write database.schema.table, e.g. shop.public.totals",
         )
-    return parts[0].lower(), parts[1], parts[2]
+    return parts[0].lower(), cut(parts[1]), cut(parts[2])

@@ -11,6 +11,7 @@ from millstream.ops.expressions import col
 from millstream.ops.relations import referenced
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, Outer, UncarriedError
 from millstream.sql.lateral import generator_of
+from millstream.sql.parse import bare_query
 from millstream.sql.scope import Scope
 from millstream.sql.typing import decimal_parts, typed
 from millstream.sql.unsupported import invalid, unsupported
@@ -57,7 +58,7 @@ def _require_known(found: Lowered, relation: Relation) -> None:
 
 def without_select_list(query: exp.Expr) -> exp.Expr:
     """The query of an EXISTS, which asks for rows and not for what they hold."""
-    query = query.unnest()
+    query = bare_query(query)
     if not isinstance(query, exp.Select) or any(query.args.get(name) for name in _COMBINES_ROWS):
         return query
     if any(e.find(exp.AggFunc) or generator_of(_unnamed(e)) for e in query.expressions):

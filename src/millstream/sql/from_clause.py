@@ -11,7 +11,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.ops import AntiJoin, Column, Item, OuterJoin, Project, Relation, Scan, SemiJoin
 from millstream.ops.expressions import add_columns, all_of, cases, coalesce, col, conjuncts, is_not_null, keep
 from millstream.ops.relations import referenced
-from millstream.sql.clauses import refuse_aggregates, refuse_in_expression, refuse_table_clauses
+from millstream.sql.clauses import refuse_aggregates, refuse_in_expression
 from millstream.sql.conditions import filtered, inner_join
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, UncarriedError
 from millstream.sql.correlated import lower_subquery
@@ -204,7 +204,6 @@ class FromClause:
     # Items
 
     def _item(self, node: exp.Expr) -> Relation:
-        refuse_table_clauses(node, self.context)
         if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query) and not _is_grouped_join(node):
             lowered = renamed(self.lowering.query(node, self.ctes), node.alias_column_names, node, self.context)
             self.scope.add(node.alias or f"__subquery{len(self.scope.tables)}", lowered.visible, node)

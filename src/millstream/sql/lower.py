@@ -22,10 +22,10 @@ from millstream.ops import (
 )
 from millstream.ops.expressions import ONE, ZERO, all_of, cast, col, compare, keep, same, subtract, total
 from millstream.ops.relations import referenced
-from millstream.sql.clauses import refuse_query_clauses
 from millstream.sql.context import Context, Ctes, Lowered, Outer, UncarriedError
 from millstream.sql.from_clause import renamed
 from millstream.sql.group import with_known_aggregates
+from millstream.sql.nodes import refuse_arguments
 from millstream.sql.one_moment import at_one_moment
 from millstream.sql.parse import parse_query
 from millstream.sql.recursion import RecursiveCte, references, refuse_later_ones
@@ -45,6 +45,7 @@ def lower(query: exp.Query, sql: str, sources: Sources, analyzer: Analyzer) -> L
         MillstreamError: the query is wrong, or uses what cannot be maintained.
     """
     context = Context(sql, sources, analyzer)
+    refuse_arguments(query, context)
     try:
         result = _Lowering(context).query(_readable(query), {})
     except UncarriedError as error:
@@ -61,11 +62,12 @@ class _Lowering:
     context: Context
 
     def view(self, text: str) -> Lowered:
-        return _Lowering(self.context.inside_view(text)).query(_readable(parse_query(text)), {})
+        inside, query = self.context.inside_view(text), parse_query(text)
+        refuse_arguments(query, inside)
+        return _Lowering(inside).query(_readable(query), {})
 
     def query(self, node: exp.Expr, ctes: Ctes, outer: Outer | None = None) -> Lowered:
         if isinstance(node, exp.Query):
-            refuse_query_clauses(node, self.context)
             ctes = self._with(node, ctes)
         match node:
             case exp.Subquery():

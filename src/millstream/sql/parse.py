@@ -106,6 +106,17 @@ def syntax_error(error: ParseError | TokenError, text: str) -> MillstreamError:
     )
 
 
+def bare_query(query: exp.Expr) -> exp.Expr:
+    """A query without the parentheses around it, as far as these hold nothing else.
+
+    >>> bare_query(parse_query("((SELECT a FROM b))")).sql(), bare_query(parse_query("(SELECT a FROM b) LIMIT 1")).sql()
+    ('SELECT a FROM b', '(SELECT a FROM b) LIMIT 1')
+    """
+    while isinstance(query, exp.Subquery) and not any(v for name, v in query.args.items() if name != "this"):
+        query = query.this
+    return query
+
+
 def text_of(select: exp.Select, sql: str) -> str | None:
     """A SELECT as the user wrote it, from its list to its last clause; None if it was built or written otherwise.
 

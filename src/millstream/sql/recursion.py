@@ -31,7 +31,6 @@ from millstream.ops import (
     walk,
 )
 from millstream.ops.expressions import cast, col
-from millstream.sql.clauses import refuse_query_clauses
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries
 from millstream.sql.typing import describe_relation
 from millstream.sql.unsupported import invalid, unsupported
@@ -103,6 +102,7 @@ class RecursiveCte:
         """The UNION of base and step."""
         query = self.cte.this
         while isinstance(query, exp.Subquery):
+            self._refuse_clauses(query)
             query = query.this
         name = self.cte.alias
         itself = list(references(self.cte.this, name))
@@ -111,17 +111,20 @@ class RecursiveCte:
             raise invalid(
                 f"{name} reads itself and is no UNION of a base and a step", itself[0], self.context.sql, hint
             )
-        refuse_query_clauses(query, self.context)
-        for clause in ("limit", "offset"):
-            if (found := query.args.get(clause)) is not None:
-                raise unsupported(f"{clause.upper()} in a recursion", found, self.context.sql, "stop at a depth")
-        if query.args.get("with_") is not None:
-            raise unsupported("a WITH inside a recursion", query, self.context.sql, "move it to the outer WITH")
+        self._refuse_clauses(query)
         if query.args.get("by_name"):
             raise unsupported("UNION BY NAME", query, self.context.sql, "name the columns of each branch in order")
         for table in references(query.this, name):
             raise invalid(f"the base of the recursion {name} reads {name} itself", table, self.context.sql, hint)
         return query
+
+    def _refuse_clauses(self, query: exp.Query) -> None:
+        """What stands beside the UNION, or behind parentheses around it."""
+        for clause in ("limit", "offset"):
+            if (found := query.args.get(clause)) is not None:
+                raise unsupported(f"{clause.upper()} in a recursion", found, self.context.sql, "stop at a depth")
+        if query.args.get("with_") is not None:
+            raise unsupported("a WITH inside a recursion", query, self.context.sql, "move it to the outer WITH")
 
     # Linearity
 

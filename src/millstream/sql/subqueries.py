@@ -19,6 +19,7 @@ from millstream.sql.clauses import refuse_aggregates, refuse_in_expression
 from millstream.sql.conditions import filtered
 from millstream.sql.context import Context, Ctes, Lowered, LowersQueries, UncarriedError
 from millstream.sql.correlated import lower_subquery, require_comparable, without_select_list
+from millstream.sql.parse import bare_query
 from millstream.sql.scope import Scope
 from millstream.sql.values import Values, fill, placeholders_in
 
@@ -111,7 +112,7 @@ class Subqueries:
             return Filter(relation, exp.false()) if test.is_negated else relation
         values = Values(self.lowering, self.ctes)
         kind = exp.NEQ if test.is_negated else exp.EQ
-        compared = kind(this=test.operands[0].copy(), expression=exp.Subquery(this=test.query.unnest().copy()))
+        compared = kind(this=test.operands[0].copy(), expression=exp.Subquery(this=bare_query(test.query).copy()))
         bound = self.scope.bind(values.taken_out(compared))
         relation, found = values.attached(relation, self.scope, [bound], [bound])
         return Filter(relation, fill(bound, found))

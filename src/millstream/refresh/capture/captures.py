@@ -225,7 +225,7 @@ class Captures:
         with self._own_connection(database) as connection, self._kept_if_not_loaded(database.name, str(name)):
             for _ in range(_TRIES):
                 existing = next((c for c in self._catalog.captures(database.name) if c.name == str(name)), None)
-                relation = find_relation(connection, name.parts[2], name.parts[1])
+                relation = find_relation(connection, name.parts[2], name.parts[1], exact=True)
                 refuse_view(relation)
                 ranges = _ranges(database, relation)
                 columns = wanted_columns(relation, used, ranges)

@@ -72,14 +72,14 @@ class Readers:
 
     def see_views(self, connection: Connection, database: str) -> dict[str, SeenView]:
         """Those views as they are now, with the rights that reading them takes."""
-        names = {name: TableName.parse(name).parts[1:] for name in sorted(self.views(database))}
-        places = {name: (schema, view) for name, (schema, view) in names.items()}
+        places = {name: _place(name) for name in sorted(self.views(database))}
         found = look_at_views(connection, places.values())
-        for name, place in places.items():
-            if place not in found and (relation := find_named(connection, *place, any_case=True)) is not None:
-                places[name] = (relation.schema, relation.name)
-                found |= look_at_views(connection, [places[name]])
         return {name: _seen(found.get(place)) for name, place in places.items()}
+
+
+def _place(name: str) -> tuple[str, str]:
+    _, schema, view = TableName.parse(name).parts
+    return schema, view
 
 
 def _views_of(tables: Iterable[StreamTable]) -> dict[str, frozenset[str]]:

@@ -172,14 +172,26 @@ WHERE c.relkind IN ('r', 'f', 'm') ORDER BY below.top, c.oid
 """
 
 
-def find_relation(connection: Connection, name: str, schema: str | None = None) -> Relation:
-    """The table or view of a name, in any case; without a schema it must be the only one of its name.
+_EXACTLY = " AND {} = %s"
+_IN_ANY_CASE = ' AND lower({}::text COLLATE "C") = lower(%s COLLATE "C")'  # of ASCII letters, whatever the locale
+
+
+def _by_name(condition: str, name: str, schema: str | None) -> tuple[str, list[str]]:
+    query = _FOUND + condition.format("c.relname") + (condition.format("n.nspname") if schema else "")
+    return query, [name, schema] if schema else [name]
+
+
+def find_relation(connection: Connection, name: str, schema: str | None = None, *, exact: bool = False) -> Relation:
+    """The table or view of a name; without a schema it must be the only one of its name.
+
+    Where none has exactly that name, the only one that has it in another case of letters is found, unless `exact`.
 
     Raises:
         MillstreamError: UNKNOWN_TABLE; NAME_AMBIGUOUS with the names to choose from.
     """
-    query = _FOUND + " AND lower(c.relname) = lower(%s)" + (" AND lower(n.nspname) = lower(%s)" if schema else "")
-    rows = connection.execute(query, [name, schema] if schema else [name]).fetchall()
+    rows = connection.execute(*_by_name(_EXACTLY, name, schema)).fetchall()
+    if not rows and not exact:
+        rows = connection.execute(*_by_name(_IN_ANY_CASE, name, schema)).fetchall()
     said = f"{schema}.{name}" if schema else name
     if not rows:
         raise MillstreamError(Code.UNKNOWN_TABLE, f"the database has no table or view {said} that you may see")
@@ -188,18 +200,13 @@ def find_relation(connection: Connection, name: str, schema: str | None = None) 
         raise MillstreamError(
             Code.NAME_AMBIGUOUS,
             f"{said} may be {' or '.join(sorted(f'{r[1]}.{r[2]}' for r in rows))}",
-            hint="names must differ by more than their case: rename one of them" if is_case else "write the schema too",
+            hint="write the name as it is in the database, in quotes" if is_case else "write the schema too",
         )
     return _relations(connection, rows)[0]
 
 
-def find_named(connection: Connection, schema: str, name: str, *, any_case: bool = False) -> Relation | None:
-    """The table or view of exactly that schema and name, or, in any case of letters, the only one."""
-    if any_case:
-        try:
-            return find_relation(connection, name, schema)
-        except MillstreamError:
-            return None
+def find_named(connection: Connection, schema: str, name: str) -> Relation | None:
+    """The table or view of exactly that schema and name."""
     rows = connection.execute(_FOUND + " AND c.relname = %s AND n.nspname = %s", [name, schema]).fetchall()
     return next(iter(_relations(connection, rows)), None)
 

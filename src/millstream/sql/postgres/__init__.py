@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millstream.sql.postgres.dialect import parse_postgres
+from millstream.sql.postgres.nodes import refuse_arguments, refuse_nodes
 from millstream.sql.postgres.queries import Translator
+from millstream.sql.postgres.unread import refuse_unread
 from millstream.sql.sources import Analyzer, Sources
 
 __all__ = ["Translation", "translate"]
@@ -34,6 +36,10 @@ def translate(text: str, sources: Sources, analyzer: Analyzer) -> Translation:
         MillstreamError: SYNTAX_ERROR, UNSUPPORTED_SQL, UNKNOWN_TABLE, UNKNOWN_COLUMN, QUERY_INVALID; positions are in
             `text`.
     """
+    tree = parse_postgres(text)
+    refuse_arguments(tree, text)
     translator = Translator(text, sources, analyzer)
-    spark_text, _ = translator.query(parse_postgres(text), None, {})
+    spark_text, _ = translator.query(tree, None, {})
+    refuse_nodes(tree, text)
+    refuse_unread(text, tree)
     return Translation(spark_text, tuple(translator.notices))

@@ -39,6 +39,8 @@ def type_named(node: exp.DataType) -> Type:
             return t.UNBOUNDED
         if sizes[0] > t.MAX_DIGITS:
             raise RefusalError(f"a numeric of {sizes[0]} digits", f"Spark's DECIMAL has {t.MAX_DIGITS}")
+        if len(sizes) > 1 and sizes[1] > sizes[0]:
+            raise RefusalError(f"the type {node.sql(dialect='postgres')}", "its scale cannot exceed its precision here")
         return t.numeric(sizes[0], sizes[1] if len(sizes) > 1 else 0)
     found = _TYPES.get(kind) if isinstance(kind, exp.DType) else None
     if found is None or (sizes and kind is not exp.DType.VARCHAR):

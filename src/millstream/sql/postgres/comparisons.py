@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from millstream.sql.parse import bare_query
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import coerce, compared, unify
 from millstream.sql.postgres.functions import json as json_functions
@@ -112,7 +113,7 @@ def _in(self: Expressions, node: exp.In) -> Value:
     left = self.translate(node.this)
     query = node.args.get("query")
     if query is not None:
-        return _maybe_not(node, _in_value(self, left, query.unnest() if isinstance(query, exp.Subquery) else query))
+        return _maybe_not(node, _in_value(self, left, bare_query(query)))
     values = [self.translate(e) for e in node.expressions]
     types = {v.type for v in (left, *values)}
     if left.items or t.INTERVAL in types:
@@ -262,11 +263,11 @@ def _quantifier(node: exp.Expr) -> tuple[exp.Expr, bool] | None:
     """The operand of ANY or ALL on the right side, and whether it is ALL."""
     right = node.args.get("expression")
     if isinstance(right, exp.Any | exp.All):
-        operand = right.this.unnest() if isinstance(right.this, exp.Paren | exp.Subquery) else right.this
+        operand = bare_query(right.this.unnest() if isinstance(right.this, exp.Paren) else right.this)
         return operand, isinstance(right, exp.All)
     if isinstance(right, exp.Anonymous) and str(right.this).upper() in {"ALL", "SOME", "ANY"} and right.expressions:
         operand = right.expressions[0]
-        return (operand.unnest() if isinstance(operand, exp.Subquery) else operand), str(right.this).upper() == "ALL"
+        return bare_query(operand), str(right.this).upper() == "ALL"
     return None
 
 
@@ -290,7 +291,7 @@ def _filtering_in(self: Expressions, node: exp.Expr, is_conjunct: bool) -> str |
         return None
     query = inner.args["query"]
     left = self.translate(inner.this)
-    return _in_query(self, left, query.unnest() if isinstance(query, exp.Subquery) else query, negated=negated)
+    return _in_query(self, left, bare_query(query), negated=negated)
 
 
 def _filtering_quantifier(self: Expressions, node: exp.Expr, is_conjunct: bool) -> str | None:

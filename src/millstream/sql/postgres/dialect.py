@@ -134,6 +134,11 @@ class _Postgres(Postgres):
             }
 
 
+def tokens_of(text: str) -> list[sqlglot.Token]:
+    """The words, literals and signs of a text."""
+    return list(_Postgres().tokenize(text))
+
+
 def parse_postgres(text: str) -> exp.Query:
     """Parse one SELECT, WITH, VALUES or set operation.
 

@@ -5,7 +5,7 @@ A rule may leave a refusal without a place; `translate` adds the nearest one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from sqlglot import exp
@@ -23,7 +23,7 @@ from millstream.sql.postgres.functions import json as json_functions
 from millstream.sql.postgres.functions.dates import at_time_zone, extract, make_interval
 from millstream.sql.postgres.functions.numbers import power
 from millstream.sql.postgres.functions.strings import overlay, substring, trimmed
-from millstream.sql.postgres.names import Output, Scope, folded
+from millstream.sql.postgres.names import Item, Output, Scope, folded
 from millstream.sql.postgres.refusals import RefusalError, refused, wrong
 from millstream.sql.postgres.values import NULL, Value, cast, interval, number_literal, unknown_literal
 
@@ -50,6 +50,15 @@ class Expressions:
         self.queries = queries
         self.scope = scope
         self.windows = windows or {}
+
+    @property
+    def visible(self) -> Scope:
+        """Whose columns `*` means."""
+        return self.scope
+
+    def listed(self, value: Value, _: exp.Expr) -> Value:
+        """A column that `*` means, as the select list has it."""
+        return value
 
     def translate(self, node: exp.Expr) -> Value:
         """An expression as a fragment of Spark's SQL.
@@ -114,22 +123,30 @@ class Expressions:
         if isinstance(node.this, exp.Star):
             raise RefusalError("* in this place")
         name, table = folded(node.this), folded(node.args.get("table")) or None
+        path = [folded(part) for part in node.parts[:-2]]
         scope: Scope | None = self.scope
         while scope is not None:
             if table is None:
                 found = [value for column, value in scope.unqualified() if column == name]
             else:
-                found = [item.value(column) for item, column in scope.candidates(name, table)]
+                found = [item.value(column) for item, column in scope.candidates(name, table, path)]
             if len(found) > 1:
                 raise wrong(f"the column {name} is ambiguous", node, self.queries.sql, hint="qualify it by its table")
             if found:
+                self.refuse_twin(name, [i for i in scope.items if table in (None, i.name)])
                 return found[0]
             whole = self._whole_item(name, scope) if table is None else None
             if whole is not None:
                 return whole
             scope = scope.outer
-        shown = f"{table}.{name}" if table else name
+        shown = ".".join((*path, table, name)) if table else name
         raise wrong(f"there is no column {shown}", node, self.queries.sql, Code.UNKNOWN_COLUMN)
+
+    def refuse_twin(self, name: str, items: Iterable[Item]) -> None:
+        """Refuse a column whose name another one of its table has in another case."""
+        if any(item.has_twin(name) for item in items):
+            hint = "rename one of them, or read a view that does"
+            raise RefusalError(f"the column {name} beside one whose name differs only by case", hint)
 
     def _whole_item(self, name: str, scope: Scope) -> Value | None:
         item = next((i for i in scope.items if i.name == name), None)

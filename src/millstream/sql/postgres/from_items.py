@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millstream.errors import Code
-from millstream.naming import quote, split_name
+from millstream.naming import fold, quote, split_name
 from millstream.sql.postgres import series as rows
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import unify
@@ -22,8 +22,6 @@ from millstream.sql.sources import Source, View
 
 if TYPE_CHECKING:
     from millstream.sql.postgres.queries import Translator
-
-_JOIN_ARGS = {"this", "side", "kind", "on", "using", "method"}
 
 
 class FromClause:
@@ -51,9 +49,6 @@ class FromClause:
     def _join(self, node: exp.Expr) -> str:
         if isinstance(node, exp.Lateral):
             return f" CROSS JOIN {self._item(node)}"
-        for name, value in node.args.items():
-            if name not in _JOIN_ARGS and value:
-                raise refused(f"a join with {name.upper()}", node, self._translator.sql)
         method, side, kind = (str(node.args.get(k) or "").upper() for k in ("method", "side", "kind"))
         if method not in {"", "NATURAL"} or kind not in {"", "INNER", "CROSS", "OUTER"}:
             raise refused(f"{method} {side} {kind} JOIN".strip(), node, self._translator.sql)
@@ -126,15 +121,17 @@ class FromClause:
         raise RefusalError(f"{node.sql(dialect='postgres')} in FROM")
 
     def _table(self, node: exp.Table) -> str:
-        for name, value in node.args.items():
-            if name not in {"this", "db", "catalog", "alias"} and value:
-                raise RefusalError({"sample": "TABLESAMPLE", "only": "ONLY"}.get(name, name.upper()))
+        if node.args.get("ordinality"):
+            raise RefusalError("WITH ORDINALITY of a table")
         parts = tuple(folded(p) for p in node.parts)
         columns = self._scope.ctes.get(parts[0]) if len(parts) == 1 else None
+        if columns is None and len(parts) == 1 and any(n.lower() == parts[0].lower() for n in self._scope.ctes):
+            hint = f"there is a query of WITH that Spark takes for {parts[0]}: rename it"
+            raise RefusalError("a table and a query of WITH whose names differ only by case", hint)
         if columns is None:
             columns = self._columns(node, parts)
         shown = ".".join(map(quote, parts))
-        alias = self._add(node, columns, default=parts[-1])
+        alias = self._add(node, columns, default=parts[-1], path=parts[:-1])
         return f"{shown} AS {alias}"
 
     def _columns(self, node: exp.Table, parts: tuple[str, ...]) -> tuple[Output, ...]:
@@ -152,7 +149,7 @@ class FromClause:
             described = found.columns
         # the columns of an attached database have PostgreSQL's own names: "Total" is another one than total
         is_attached = len(split_name(found.id)) == 3
-        names = [c.name if is_attached else c.name.lower() for c in described]
+        names = [c.name if is_attached else fold(c.name) for c in described]
         native = dict(found.native_types)
         types = [column_type(c.type, native.get(c.name)) for c in described]
         return tuple(Output(name, type_) for name, type_ in zip(names, types, strict=True))
@@ -162,6 +159,8 @@ class FromClause:
             raise RefusalError("LATERAL VIEW")
         inner = node.this
         if isinstance(inner, exp.Subquery):
+            if node.args.get("ordinality"):
+                raise RefusalError("WITH ORDINALITY of a subquery")
             text, columns = self._translator.query(inner.this, self._scope, self._scope.ctes)
             return f"LATERAL ({text}) AS {self._add(node, columns)}"
         if isinstance(inner, exp.Unnest):
@@ -177,6 +176,9 @@ class FromClause:
 
     def _function(self, node: exp.Expr, function: exp.Expr, *, is_first: bool) -> str:
         expressions = Expressions(self._translator, self._scope)
+        schema = ".".join(folded(node.args[part]) for part in ("catalog", "db") if node.args.get(part))
+        if schema not in {"", "pg_catalog"}:
+            raise RefusalError(f"a function of the schema {schema} in FROM")
         alias = node.args.get("alias")
         names = (
             [folded(c.this if isinstance(c, exp.ColumnDef) else c) for c in (alias.args.get("columns") or ())]
@@ -202,8 +204,14 @@ class FromClause:
         if len(names) > len(columns):
             raise RefusalError(f"{name} with {len(names)} column names")
         columns = [Output(n, c.type) for n, c in zip(names, columns, strict=False)] + columns[len(names) :]
-        self._scope.items.append(Item(title, tuple(columns), is_scalar=is_scalar and not with_ordinality))
-        shown = f"{quote(title)}({', '.join(quote(c.name) for c in columns)})"
+        item = Item(
+            title,
+            tuple(columns),
+            is_scalar=is_scalar and not with_ordinality,
+            alias=self._scope.alias_for(title),
+        )
+        self._scope.items.append(item)
+        shown = f"{item.shown}({', '.join(quote(c.name) for c in columns)})"
         generator = found.generator(ordinality=with_ordinality)
         # a generator stands beside a row; the first of a FROM beside one made for it
         row = f"(SELECT 1 AS {quote('__ms_one')}) AS __ms_row CROSS JOIN " if is_first else ""
@@ -215,7 +223,9 @@ class FromClause:
         )
         return f"({text}) AS {self._add(node, columns)}"
 
-    def _add(self, node: exp.Expr, columns: tuple[Output, ...], default: str | None = None) -> str:
+    def _add(
+        self, node: exp.Expr, columns: tuple[Output, ...], default: str | None = None, path: tuple[str, ...] = ()
+    ) -> str:
         """Put an item into the scope; its alias, with the columns' names where they are given."""
         alias = node.args.get("alias")
         name = folded(alias.this) if alias is not None and alias.this is not None else default
@@ -227,8 +237,10 @@ class FromClause:
         renamed = tuple(Output(n, c.type) for n, c in zip(names, columns, strict=False)) + columns[len(names) :]
         if any(i.name == name for i in self._scope.items):
             raise wrong(f"the name {name} is used twice in FROM", node, self._translator.sql)
-        self._scope.items.append(Item(name, renamed))
-        return f"{quote(name)}({', '.join(quote(c.name) for c in renamed)})" if names else quote(name)
+        is_aliased = alias is not None and alias.this is not None
+        item = Item(name, renamed, path=() if is_aliased else path, alias=self._scope.alias_for(name))
+        self._scope.items.append(item)
+        return f"{item.shown}({', '.join(quote(c.name) for c in renamed)})" if names else item.shown
 
 
 def _looks_back(node: exp.Expr) -> str | None:

@@ -1,13 +1,18 @@
-"""The names a query can use, with PostgreSQL's types. Unquoted names are folded to lower case; Spark ignores case."""
+"""The names a query can use, with PostgreSQL's types.
+
+Unquoted names are folded as PostgreSQL folds them; quoted ones are as they are. Spark ignores the case of both, so that
+what differs only by it is given another name in Spark's text, or refused.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from millstream.naming import quote
+from millstream.naming import cut, fold, quote
 from millstream.sql.postgres.types import Type
 from millstream.sql.postgres.values import Value
 
@@ -31,19 +36,32 @@ class Item:
 
     Args:
         is_scalar: a function that gives values, not rows: its name alone means the value.
+        path: of a table without an alias, its schema and database, by which its columns may be qualified, too.
+        alias: its name in Spark's text, where that is another one.
     """
 
     name: str
     columns: tuple[Output, ...]
     is_scalar: bool = False
+    path: tuple[str, ...] = ()
+    alias: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """Its name in Spark's text."""
+        return quote(self.alias or self.name)
 
     def find(self, column: str) -> Output | None:
         """A column by its name."""
         return next((c for c in self.columns if c.name == column), None)
 
+    def has_twin(self, column: str) -> bool:
+        """Whether another column has that name in another case, so that Spark cannot tell the two apart."""
+        return sum(c.name.lower() == column.lower() for c in self.columns) > 1 and self.find(column) is not None
+
     def value(self, column: Output) -> Value:
         """A reference to a column."""
-        return Value(f"{quote(self.name)}.{quote(column.name)}", column.type)
+        return Value(f"{self.shown}.{quote(column.name)}", column.type)
 
 
 @dataclass
@@ -59,6 +77,15 @@ class Scope:
     ctes: Mapping[str, tuple[Output, ...]] = field(default_factory=dict)
     """The queries of WITH that can be read here."""
 
+    def alias_for(self, name: str) -> str | None:
+        """Another name for an item in Spark's text, if one here or around it has its name in another case."""
+        scope: Scope | None = self
+        while scope is not None:
+            if any(item.name != name and item.name.lower() == name.lower() for item in scope.items):
+                return f"__ms_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+            scope = scope.outer
+        return None
+
     def unqualified(self, items: Sequence[Item] | None = None) -> list[tuple[str, Value]]:
         """The columns that `*` means, in its order, and that a bare name can mean; of all items, or of some."""
         rest = [
@@ -69,10 +96,12 @@ class Scope:
         ]
         return [*self.shared.items(), *rest]
 
-    def candidates(self, column: str, table: str | None) -> Iterator[tuple[Item, Output]]:
-        """Columns of that name in this SELECT."""
+    def candidates(self, column: str, table: str | None, path: Sequence[str] = ()) -> Iterator[tuple[Item, Output]]:
+        """Columns of that name in this SELECT; `path` is what stands before the table's name."""
         for item in self.items:
             if table is not None and item.name != table:
+                continue
+            if path and item.path[-len(path) :] != tuple(path):
                 continue
             found = item.find(column)
             if found is not None:
@@ -86,5 +115,5 @@ def folded(node: exp.Expr | None) -> str:
     ('total', 'Total')
     """
     if isinstance(node, exp.Identifier):
-        return str(node.this) if node.args.get("quoted") else str(node.this).lower()
-    return node.name.lower() if node is not None else ""
+        return cut(str(node.this) if node.args.get("quoted") else fold(str(node.this)))
+    return fold(node.name) if node is not None else ""

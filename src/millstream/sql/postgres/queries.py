@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sqlglot import exp
 
@@ -11,6 +11,7 @@ from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import beside, coerce
 from millstream.sql.postgres.expressions import Expressions
 from millstream.sql.postgres.from_items import FromClause, values_text
+from millstream.sql.postgres.grouping import Groups, OverGroups, sets_of
 from millstream.sql.postgres.names import Output, Scope, folded
 from millstream.sql.postgres.ordering import key_of
 from millstream.sql.postgres.refusals import RefusalError, refuse_unequal, refused, wrong
@@ -19,13 +20,7 @@ from millstream.sql.postgres.values import Value, cast, unknown_literal
 from millstream.sql.sources import Analyzer, Sources
 
 Ctes = Mapping[str, tuple[Output, ...]]
-_SELECT_ARGS = {
-    "with_", "distinct", "expressions", "from_", "joins", "laterals", "where", "group", "having", "windows", "order",
-    "limit", "offset", "operation_modifiers",
-}  # fmt: skip
-_SET_ARGS = {"with_", "this", "expression", "distinct", "order", "limit", "offset"}
-_NAMES = {"locks": "FOR UPDATE", "sample": "TABLESAMPLE", "into": "SELECT INTO", "by_name": "BY NAME"}
-PLACE = "__ms_place"
+PLACE, ONE = "__ms_place", "__ms_one"
 
 
 class Translator:
@@ -56,6 +51,8 @@ class Translator:
             elif isinstance(node, exp.Select):
                 text, columns = self._select(node, outer, ctes, in_set=in_set)
             elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query):
+                if node.args.get("alias") or node.args.get("joins"):
+                    raise RefusalError("a query in parentheses with an alias or a join", "write SELECT * FROM (...)")
                 inner, columns = self.query(node.this, outer, ctes, in_set=True)
                 text = f"({inner})"
                 tail = self._tail(node, columns, None)
@@ -93,10 +90,9 @@ class Translator:
         pieces = []
         recursive = bool(node.args.get("recursive"))
         for cte in node.expressions:
-            for name, value in cte.args.items():
-                if name not in {"this", "alias", "materialized"} and value:
-                    raise refused(f"{name.upper()} of WITH", cte, self.sql)
             name = folded(cte.args["alias"].this)
+            if any(other != name and other.lower() == name.lower() for other in known):
+                raise refused("queries of WITH whose names differ only by case", cte, self.sql, "rename one of them")
             given = [folded(c) for c in cte.args["alias"].args.get("columns") or ()]
             body = cte.this
             start: tuple[Output, ...] | None = None
@@ -114,7 +110,6 @@ class Translator:
     # Set operations
 
     def _set_operation(self, node: exp.SetOperation, outer: Scope | None, ctes: Ctes) -> tuple[str, tuple[Output, ...]]:
-        self._refuse_args(node, _SET_ARGS)
         left, left_columns = self.query(node.this, outer, ctes, in_set=True)
         right, right_columns = self.query(node.expression, outer, ctes, in_set=True)
         if len(left_columns) != len(right_columns):
@@ -138,36 +133,52 @@ class Translator:
     def _select(
         self, node: exp.Select, outer: Scope | None, ctes: Ctes, *, in_set: bool
     ) -> tuple[str, tuple[Output, ...]]:
-        self._refuse_args(node, _SELECT_ARGS)
         scope = Scope(outer=outer, ctes=ctes)
         source = FromClause(self, scope).write(node)
         windows = {folded(w.this): w for w in node.args.get("windows") or ()}
         expressions = Expressions(self, scope, windows)
-        items = self._items(node, expressions)
-        if not in_set:
-            items = [(name, coerce(v, t.TEXT) if v.type.name == "unknown" else v) for name, v in items]
+        items = self._items(node, expressions, in_set=in_set)
         columns = tuple(_output(name, value) for name, value in items)
+        if not items and (in_set or node.args.get("distinct") or not isinstance(node.parent, exp.Exists)):
+            raise RefusalError("SELECT without columns", "select a constant")
         text = f" FROM {source}" if source else ""
         if where := node.args.get("where"):
             text += f" WHERE {expressions.condition(where.this)}"
-        if group := node.args.get("group"):
-            text += self._group(group, expressions, items)
-        if having := node.args.get("having"):
-            text += f" HAVING {expressions.condition(having.this)}"
+        groups = self._groups(node.args.get("group"), expressions, items, text)
+        if groups is not None:
+            expressions = OverGroups(expressions, groups)
+            items = self._items(node, expressions, in_set=in_set)
+        condition = self._having(node, expressions, items, is_table=groups is not None)
+
+        def rows() -> str:
+            """FROM and what follows it; the groups have all their columns once everything else is translated."""
+            return (f" FROM {groups.text()}" if groups is not None else text) + condition
+
         distinct = node.args.get("distinct")
         if distinct is not None and distinct.args.get("on") is not None:
-            return self._distinct_on(node, expressions, items, text), columns
+            return self._distinct_on(node, expressions, items, rows), columns
         if distinct is not None:
             refuse_unequal((c.type for c in columns), "DISTINCT")
-        listed = ", ".join(_aliased(name, value) for name, value in items)
+        listed = ", ".join(_aliased(name, value) for name, value in items) or f"1 AS {quote(ONE)}"
         head = f"SELECT {'DISTINCT ' if distinct is not None else ''}{listed}"
-        return head + text + self._tail(node, columns, expressions, items), columns
+        tail = self._tail(node, columns, expressions, items)
+        return head + rows() + tail, columns
 
-    def _items(self, node: exp.Select, expressions: Expressions) -> list[tuple[str, Value]]:
+    def _items(self, node: exp.Select, expressions: Expressions, *, in_set: bool) -> list[tuple[str, Value]]:
+        """The select list; a literal without a type is a text, unless a set operation decides."""
+        items = self._listed(node, expressions)
+        if in_set:
+            return items
+        return [(name, coerce(v, t.TEXT) if v.type.name == "unknown" else v) for name, v in items]
+
+    def _listed(self, node: exp.Select, expressions: Expressions) -> list[tuple[str, Value]]:
         items: list[tuple[str, Value]] = []
         for item in node.expressions:
             if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
-                items += self._star(item, expressions.scope)
+                starred = self._star(item, expressions.visible)
+                for name, _ in starred:
+                    expressions.refuse_twin(name, expressions.visible.items)
+                items += [(n, expressions.listed(v, item)) for n, v in starred]
             elif isinstance(item, exp.Dot) and isinstance(item.expression, exp.Star):
                 record = expressions.translate(item.this)
                 items += [(n, Value(f"{record.sql}.{quote(n)}", type_)) for n, type_ in record.type.fields]
@@ -192,10 +203,45 @@ class Translator:
             raise wrong("SELECT * without FROM", node, self.sql)
         return columns
 
+    # GROUP BY
+
+    def _groups(
+        self, group: exp.Group | None, expressions: Expressions, items: list[tuple[str, Value]], source: str
+    ) -> Groups | None:
+        """The table of groups, where one of them is there without rows: the empty set is among several."""
+        sets = sets_of(group) if group is not None else []
+        if all(sets) or sets == [[]]:
+            return None
+        keys: dict[str, Value] = {}
+        numbered: list[frozenset[int]] = []
+        for nodes in sets:
+            values = [self._key(node, expressions, items) for node in nodes]
+            keys |= {value.sql: value for value in values}
+            numbered.append(frozenset(list(keys).index(value.sql) for value in values))
+        return Groups(source, tuple(keys.values()), numbered)
+
+    def _key(self, node: exp.Expr, expressions: Expressions, items: list[tuple[str, Value]]) -> Value:
+        """A key that is computed for each row."""
+        node = node.this if isinstance(node, exp.Paren) else node
+        value = self._grouped_by(node, expressions, items)
+        if value.constant is not None or value.is_null:
+            raise refused("a constant in GROUPING SETS, ROLLUP or CUBE", node, self.sql, "leave it out")
+        return value
+
+    def _having(
+        self, node: exp.Select, expressions: Expressions, items: list[tuple[str, Value]], *, is_table: bool
+    ) -> str:
+        """GROUP BY and HAVING; over a table of groups the latter is a condition on its rows."""
+        group, having = node.args.get("group"), node.args.get("having")
+        condition = expressions.condition(having.this) if having is not None else None
+        if is_table:
+            return f" WHERE {condition}" if condition is not None else ""
+        if group is not None and sets_of(group) == [[]]:  # one group of all rows, also without an aggregate
+            return f" HAVING {condition or 'TRUE'}"
+        text = self._group(group, expressions, items) if group is not None else ""
+        return text + (f" HAVING {condition}" if condition is not None else "")
+
     def _group(self, node: exp.Group, expressions: Expressions, items: list[tuple[str, Value]]) -> str:
-        for name, value in node.args.items():
-            if name != "expressions" and value:
-                raise refused(f"GROUP BY {name.upper()}", node, self.sql)
         # (a, b) are two columns here, as they are one set of GROUPING SETS
         listed = [x for e in node.expressions for x in (e.expressions if isinstance(e, exp.Tuple) else [e])]
         parts = [self._group_item(e, expressions, items) for e in listed]
@@ -209,6 +255,13 @@ class Translator:
             return f"({', '.join(self._group_item(e, expressions, items) for e in node.expressions)})"
         if isinstance(node, exp.Paren):
             return f"({self._group_item(node.this, expressions, items)})"
+        value = self._grouped_by(node, expressions, items)
+        if value.constant is None and not value.is_null:
+            return value.sql
+        return str([v.sql for _, v in items].index(value.sql) + 1) if value in [v for _, v in items] else value.sql
+
+    def _grouped_by(self, node: exp.Expr, expressions: Expressions, items: list[tuple[str, Value]]) -> Value:
+        """What a key means: a place or a name in the select list, or else an expression over the input."""
         if isinstance(node, exp.Literal) and not node.is_string:
             return self._by_place(node, items)
         name = folded(node.this) if isinstance(node, exp.Column) and not node.args.get("table") else None
@@ -219,23 +272,23 @@ class Translator:
         ):
             named = [value for title, value in items if title == name]
             if named:
-                return named[0].sql if named[0].constant is None else str([n for n, _ in items].index(name) + 1)
+                return named[0]
         value = expressions.scalar(node)
         refuse_unequal([value.type], "GROUP BY")
-        return value.sql
+        return value
 
-    def _by_place(self, node: exp.Literal, items: list[tuple[str, Value]]) -> str:
+    def _by_place(self, node: exp.Literal, items: list[tuple[str, Value]]) -> Value:
         place = int(node.this) if str(node.this).isdigit() else 0
         if not 1 <= place <= len(items):
             raise wrong(f"GROUP BY position {node.this} is not in the select list", node, self.sql)
         value = items[place - 1][1]
         refuse_unequal([value.type], "GROUP BY")
-        return value.sql if value.constant is None and not value.is_null else str(place)
+        return value
 
     # DISTINCT ON, ORDER BY, LIMIT
 
     def _distinct_on(
-        self, node: exp.Select, expressions: Expressions, items: list[tuple[str, Value]], text: str
+        self, node: exp.Select, expressions: Expressions, items: list[tuple[str, Value]], rows: Callable[[], str]
     ) -> str:
         """The first row of each group in the query's order: by its number there."""
         on = node.args["distinct"].args["on"]
@@ -250,7 +303,7 @@ class Translator:
         if node.args.get("limit") or node.args.get("offset"):
             columns = tuple(Output(n, v.type) for n, v in items)
             tail = self._tail(node, columns, None)
-        return f"SELECT {outer} FROM (SELECT {inner}{text}) AS __ms_d WHERE {quote(PLACE)} = 1{tail}"
+        return f"SELECT {outer} FROM (SELECT {inner}{rows()}) AS __ms_d WHERE {quote(PLACE)} = 1{tail}"
 
     def _meant(self, node: exp.Expr, expressions: Expressions, items: list[tuple[str, Value]]) -> Value:
         """An expression of ORDER BY: a place or name in the select list, or else an expression over the input."""
@@ -317,9 +370,7 @@ class Translator:
             count = node.args.get("count")
             return f" LIMIT {self._whole(count, 'FETCH') if count is not None else 1}"
         expression = node.expression
-        if isinstance(expression, exp.Null) or (
-            isinstance(expression, exp.Column) and expression.name.upper() == "ALL"
-        ):
+        if isinstance(expression, exp.Null) or (isinstance(expression, exp.Var) and expression.name.upper() == "ALL"):
             return ""
         return f" LIMIT {self._whole(expression, 'LIMIT')}"
 
@@ -327,11 +378,6 @@ class Translator:
         if isinstance(node, exp.Literal) and str(node.this).isdigit():
             return int(node.this)
         raise refused(f"{what} of what is not a number", node, self.sql)
-
-    def _refuse_args(self, node: exp.Expr, known: set[str]) -> None:
-        for name, value in node.args.items():
-            if name not in known and value:
-                raise refused(_NAMES.get(name, name.strip("_").upper()), node, self.sql)
 
 
 def _aliased(name: str, value: Value) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import Dependency, SourceKind, StreamTable
@@ -26,15 +26,28 @@ from millstream.refresh.serving import TableServer
 from millstream.results import InitiatedBy, RefreshMode, RefreshResult, Status
 from millstream.settings import Settings
 
+if TYPE_CHECKING:
+    from millstream.refresh.capture.cut import Cut
+
 
 class Databases(Protocol):
     """What a refresh asks about attached databases."""
 
-    def advance(self, names: Collection[str]) -> Mapping[str, int]:
+    def advance(self, names: Collection[str], at_cut: Callable[[Cut], None] | None = None) -> Mapping[str, int]:
         """Bring the databases of some tables or views to now; gives the versions of the tables, by name."""
 
     def end_forgotten(self) -> None:
         """End the capture of what nobody reads any more, where that could not be done at once."""
+
+
+class Witness(Protocol):
+    """Looks on while a chain is refreshed."""
+
+    def cut(self, cut: Cut) -> None:
+        """Called with the snapshot of a database that the refresh is about to be at, while it can be exported."""
+
+    def refreshed(self, tables: Sequence[StreamTable], captured: Mapping[str, int]) -> None:
+        """Called with the chain as it is recorded, and the versions of captured tables, before others may go on."""
 
 
 class Coordinator:
@@ -63,7 +76,11 @@ class Coordinator:
         self._progress = progress
 
     def refresh(
-        self, chain: Sequence[TableName], initiated_by: InitiatedBy, mode: RefreshMode | None = None
+        self,
+        chain: Sequence[TableName],
+        initiated_by: InitiatedBy,
+        mode: RefreshMode | None = None,
+        witness: Witness | None = None,
     ) -> RefreshResult:
         """Refresh the last table of a chain, what it reads first; `mode` is for the last one only.
 
@@ -78,7 +95,7 @@ class Coordinator:
             worker = self._workers.here()
             runner = Runner(self._catalog, worker, self._settings, self._definitions, self._clock, self._progress)
             data_timestamp = self._clock()
-            captured = self._advance(tables, initiated_by, data_timestamp)
+            captured = self._advance(tables, initiated_by, data_timestamp, witness)
             if captured:  # what happened to their sources is recorded with the tables
                 tables = tuple(self._catalog.get(name) for name in chain)
             paths, versions = self._frontier(tables, captured, initiated_by, data_timestamp)
@@ -99,6 +116,8 @@ class Coordinator:
                 )
                 result = runner.refresh(request)
                 unserved = self._serve(table.id, initiated_by, data_timestamp)
+            if witness is not None:
+                witness.refreshed([self._catalog.get(name) for name in chain], captured)
             if unserved is not None:  # the last one's own: those of what it reads are recorded with them
                 raise unserved
             assert result is not None
@@ -117,13 +136,17 @@ class Coordinator:
         return None
 
     def _advance(
-        self, tables: tuple[StreamTable, ...], initiated_by: InitiatedBy, started_at: datetime
+        self,
+        tables: tuple[StreamTable, ...],
+        initiated_by: InitiatedBy,
+        started_at: datetime,
+        witness: Witness | None,
     ) -> Mapping[str, int]:
         """Bring the databases behind some stream tables to now; one snapshot cuts all tables of a database."""
         names = {d.name for table in tables for d in table.definition.dependencies if _is_attached(d)}
         try:
             self._databases.end_forgotten()
-            return self._databases.advance(names) if names else {}
+            return self._databases.advance(names, witness.cut if witness is not None else None) if names else {}
         except MillstreamError as error:
             self._failed(tables[-1], error, initiated_by, started_at)
             raise

@@ -134,6 +134,11 @@ class _Postgres(Postgres):
             }
 
 
+def tokens_of(text: str) -> list[sqlglot.Token]:
+    """The tokens of a text that was parsed before."""
+    return _Postgres().tokenize(text)
+
+
 def parse_postgres(text: str) -> exp.Query:
     """Parse one SELECT, WITH, VALUES or set operation.
 

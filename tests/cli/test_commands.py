@@ -316,7 +316,7 @@ class TestInspection:
     def test_verify_against_postgres(self, lake: StandIn, call: Call) -> None:
         result = call("verify", "totals", "--against", "postgres", "--json")
         assert (result.code, result.data) == (0, [{"name": "totals", "ok": True, "missing": 0, "extra": 0}])
-        assert lake.calls[-1] == ("verify", "totals", "postgres")
+        assert ("verify", "totals", "postgres") in lake.calls
 
     def test_verify_that_differs(self, lake: StandIn, call: Call) -> None:
         lake.equal = False

@@ -61,8 +61,8 @@ CORPUS = {
     "o.customer = c.id AND o.amount > 50)",
     "in_subquery": "SELECT id FROM shop.public.orders WHERE customer NOT IN (SELECT id FROM shop.public.customers "
     "WHERE mood = 'sad')",
-    "scalar_subquery": "SELECT id, (SELECT max(amount) FROM shop.public.orders i WHERE i.customer = o.customer) AS most "
-    "FROM shop.public.orders o",
+    "scalar_subquery": "SELECT id, (SELECT max(amount) FROM shop.public.orders i WHERE i.customer = o.customer) AS "
+    "most FROM shop.public.orders o",
     "recursion": "WITH RECURSIVE up(n) AS (SELECT 1 UNION SELECT n + 1 FROM up WHERE n < 5) SELECT up.n, count(o.id) "
     "AS orders FROM up LEFT JOIN shop.public.orders o ON o.customer = up.n GROUP BY up.n",
     "common_table": "WITH big AS (SELECT * FROM shop.public.orders WHERE amount > 10) SELECT b.id, a.name FROM big b, "

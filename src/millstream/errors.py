@@ -86,6 +86,11 @@ class Code(StrEnum):
     COMMIT_CONFLICT = ("COMMIT_CONFLICT", "Another writer changed the stream table's storage at the same time.")
     FRONTIER_LOST = ("FRONTIER_LOST", "A source no longer has the version the stream table was computed from.")
 
+    # Verifying
+    ORACLE_INVALID = ("ORACLE_INVALID", "What a stream table is to be verified against is not known.")
+    NOT_COMPARABLE = ("NOT_COMPARABLE", "The stream table cannot be compared with what PostgreSQL answers.")
+    ORACLE_FAILED = ("ORACLE_FAILED", "PostgreSQL could not answer the query it was asked to verify.")
+
     # PostgreSQL
     ADDRESS_INVALID = ("ADDRESS_INVALID", "The address of a database cannot be understood or is not set.")
     SECRET_IN_ADDRESS = ("SECRET_IN_ADDRESS", "The address of a database holds a password.")

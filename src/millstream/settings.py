@@ -44,6 +44,8 @@ class Settings:
     """Rows found in them after which a WITH RECURSIVE that has not ended fails the refresh."""
     verify_relative_tolerance: float = field(default=1e-9, metadata={"range": (0.0, 1.0)})
     """How far two doubles may differ, relative to the larger, and still be equal to `verify`."""
+    verify_timeout_seconds: int = field(default=3_600, metadata={"range": (0, 1_000_000)})
+    """How long PostgreSQL may take to answer a query that `verify` asks it; 0 is for ever."""
 
     # How changes of PostgreSQL databases are captured
     change_buffer_schema: str = "millstream_changes"

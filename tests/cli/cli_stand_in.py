@@ -190,8 +190,8 @@ class StandIn:
             (("NO_DELTA", "The history is gone."),),
         )
 
-    def verify(self, name: str) -> VerifyResult:
-        self._record("verify", name)
+    def verify(self, name: str, *, against: str | None = None) -> VerifyResult:
+        self._record("verify", name, against)
         return VerifyResult(True, 0, 0) if self.equal else VerifyResult(False, 2, 1)
 
     def dag(self) -> Graph:

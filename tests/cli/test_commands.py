@@ -313,6 +313,11 @@ class TestInspection:
         result = call("verify", "totals", "--json")
         assert (result.code, result.data) == (0, [{"name": "totals", "ok": True, "missing": 0, "extra": 0}])
 
+    def test_verify_against_postgres(self, lake: StandIn, call: Call) -> None:
+        result = call("verify", "totals", "--against", "postgres", "--json")
+        assert (result.code, result.data) == (0, [{"name": "totals", "ok": True, "missing": 0, "extra": 0}])
+        assert ("verify", "totals", "postgres") in lake.calls
+
     def test_verify_that_differs(self, lake: StandIn, call: Call) -> None:
         lake.equal = False
         result = call("verify", "--all")

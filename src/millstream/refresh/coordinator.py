@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import Dependency, Load, SourceKind, StreamTable
@@ -31,13 +31,18 @@ from millstream.refresh.serving import TableServer
 from millstream.results import InitiatedBy, RefreshMode, RefreshResult, Status
 from millstream.settings import Settings
 
+if TYPE_CHECKING:
+    from millstream.refresh.capture.cut import Cut
+
 _log = logging.getLogger(__name__)
 
 
 class Databases(Protocol):
     """What a refresh asks about attached databases."""
 
-    def advance(self, names: Collection[str], named_views: Collection[str]) -> Mapping[str, int]:
+    def advance(
+        self, names: Collection[str], named_views: Collection[str], at_cut: Callable[[Cut], None] | None = None
+    ) -> Mapping[str, int]:
         """Bring the databases of some tables or views to now; gives the versions of the tables, by name.
 
         Raises:
@@ -46,6 +51,16 @@ class Databases(Protocol):
 
     def end_forgotten(self) -> None:
         """End the capture of what nobody reads any more, where that could not be done at once."""
+
+
+class Witness(Protocol):
+    """Looks on while a chain is refreshed."""
+
+    def cut(self, cut: Cut) -> None:
+        """Called with the snapshot of a database that the refresh is about to be at, while it can be exported."""
+
+    def refreshed(self, tables: Sequence[StreamTable], captured: Mapping[str, int]) -> None:
+        """Called with the chain as it is recorded, and the versions of captured tables, before others may go on."""
 
 
 class Coordinator:
@@ -74,7 +89,11 @@ class Coordinator:
         self._progress = progress
 
     def refresh(
-        self, chain: Sequence[TableName], initiated_by: InitiatedBy, mode: RefreshMode | None = None
+        self,
+        chain: Sequence[TableName],
+        initiated_by: InitiatedBy,
+        mode: RefreshMode | None = None,
+        witness: Witness | None = None,
     ) -> RefreshResult:
         """Refresh the last table of a chain, what it reads first; `mode` is for the last one only.
 
@@ -88,7 +107,7 @@ class Coordinator:
             _refuse_suspended(tables)
             now = self._clock()
             with self._recording(tables[-1], initiated_by, now):
-                captured = self._advance(tables)
+                captured = self._advance(tables, witness)
                 if captured:  # what happened to their sources is recorded with the tables
                     tables = tuple(self._catalog.get(name) for name in chain)
                 frontier = self._frontier(tables, captured, now)
@@ -96,6 +115,8 @@ class Coordinator:
             for table in tables:
                 own = mode if table is tables[-1] else None
                 result, unserved = self._refresh(table, frontier, initiated_by, own)
+            if witness is not None:
+                witness.refreshed([self._catalog.get(name) for name in chain], captured)
             if unserved is not None:  # the last one's own: those of what it reads are recorded with them
                 raise unserved
             assert result is not None
@@ -188,7 +209,7 @@ class Coordinator:
             return error
         return None
 
-    def _advance(self, tables: tuple[StreamTable, ...]) -> Mapping[str, int]:
+    def _advance(self, tables: tuple[StreamTable, ...], witness: Witness | None = None) -> Mapping[str, int]:
         """Bring the databases behind some stream tables to now; one snapshot cuts all tables of a database."""
         read = [d for table in tables for d in table.definition.dependencies if _is_attached(d)]
         self._databases.end_forgotten()
@@ -196,7 +217,7 @@ class Coordinator:
             return {}
         names, named_views = {d.name for d in read}, {d.name for d in read if d.kind is SourceKind.VIEW and d.columns_used}
         started = time.perf_counter()
-        versions = self._databases.advance(names, named_views)
+        versions = self._databases.advance(names, named_views, witness.cut if witness is not None else None)
         _log.info("brought %s forward in %.0f ms", ", ".join(sorted(names)), (time.perf_counter() - started) * 1000)
         _log.debug("versions of the mirrors: %s", versions)
         return versions

@@ -7,10 +7,23 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from millstream.naming import quote
+from millstream.catalog.models import StreamTable
+from millstream.engine.storage import DeltaStore
+from millstream.lake import Compiled
+from millstream.naming import VISIBLE, quote
 from millstream.results import VerifyResult
 
 _FLOATING = {"float", "double"}
+
+
+def contents_of(store: DeltaStore, table: StreamTable, compiled: Compiled) -> DataFrame:
+    """The rows of a stream table as readers of its view see them, at the version that is recorded."""
+    stage, layout = table.public_stage, compiled.layouts[-1]
+    assert stage.version is not None
+    contents = store.read(stage.path, stage.version)
+    if layout.hides_rows:
+        contents = contents.where(VISIBLE)
+    return contents.select(*layout.outputs)
 
 
 def compare(contents: DataFrame, expected: DataFrame, relative_tolerance: float) -> VerifyResult:

@@ -20,6 +20,7 @@ from millstream.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.refresh.capture import Captures
+    from millstream.refresh.capture.cut import Cut
 
 
 class CapturedTables:
@@ -39,9 +40,14 @@ class CapturedTables:
         self._made: Captures | None = None
         self._making = threading.Lock()
 
-    def advance(self, names: Collection[str], named_views: Collection[str] = ()) -> Mapping[str, int]:
+    def advance(
+        self,
+        names: Collection[str],
+        named_views: Collection[str] = (),
+        at_cut: Callable[[Cut], None] | None = None,
+    ) -> Mapping[str, int]:
         """Bring the databases of some tables or views to now; gives the versions of the tables, by name."""
-        return self._captures.advance(names, named_views)
+        return self._captures.advance(names, named_views, at_cut)
 
     @contextmanager
     def beginning(self, used: Mapping[str, Sequence[str]]) -> Iterator[None]:

@@ -18,12 +18,14 @@ from millstream.engine.analyzer import explained
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName, in_double_quotes, split_name
+from millstream.refresh.coordinator import Witness
 from millstream.refresh.full_text import run_text
 from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
 from millstream.refresh.locks import locks_for
 from millstream.refresh.runner import OutdatedError
-from millstream.refresh.verify import compare
+from millstream.refresh.verify import compare, contents_of
 from millstream.results import (
+    Action,
     CdcHealth,
     Explanation,
     InitiatedBy,
@@ -44,11 +46,12 @@ from millstream.service.attaching import Attaching
 from millstream.service.cdc_health import captures_of, slots_of
 from millstream.service.engine import Engine
 from millstream.service.explain import explanation
+from millstream.service.notices import NoticeWarning, tell
 from millstream.service.replacing import TRIES, Change, dag_of, kept_changing
 from millstream.service.schedules import checked_schedule, schedule_of
 from millstream.service.serving import ServeOptions
 from millstream.service.statements import Statements
-from millstream.service.words import parse_mode, parse_status
+from millstream.service.words import parse_mode, parse_oracle, parse_status
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -461,9 +464,16 @@ class Millstream:
         parsed = parse_mode(mode) if mode is not None else None
         return self._refresh(TableName.parse(name), InitiatedBy.MANUAL, parsed)
 
-    def _refresh(self, name: TableName, initiated_by: InitiatedBy, mode: RefreshMode | None = None) -> RefreshResult:
+    def _refresh(
+        self,
+        name: TableName,
+        initiated_by: InitiatedBy,
+        mode: RefreshMode | None = None,
+        witness: Witness | None = None,
+    ) -> RefreshResult:
         self._catalog.get(name)
         followed: Counter[str] = Counter()
+        reloaded: RefreshResult | None = None
         while True:
             self._engine.lake.sync()
             try:
@@ -472,16 +482,20 @@ class Millstream:
                 self._catalog.get(name)  # says that another process has dropped it meanwhile
                 raise
             try:
-                return self._engine.coordinator.refresh(chain, initiated_by, mode)
+                result = self._engine.coordinator.refresh(chain, initiated_by, mode, witness)
             except OutdatedError as outdated:
                 self._progress(f"compiling {outdated.table.name} again: {outdated.reason}")
                 is_last = outdated.table.name == name
-                result = self._engine.replacements.follow(outdated, initiated_by, mode if is_last else None)
-                if is_last and result is not None:
-                    return result
+                loaded = self._engine.replacements.follow(outdated, initiated_by, mode if is_last else None)
+                if is_last and loaded is not None:
+                    if witness is None:
+                        return loaded
+                    reloaded = loaded  # the witness has to see the chain at one snapshot
                 followed[outdated.table.id] += 1
                 if followed[outdated.table.id] >= TRIES:
                     raise kept_changing(outdated.table.name) from None
+            else:
+                return reloaded or result
 
     # Looking
 
@@ -541,13 +555,20 @@ class Millstream:
         """What reads what."""
         return dag_of(self._catalog)
 
-    def verify(self, name: str) -> VerifyResult:
+    def verify(self, name: str, *, against: str | None = None) -> VerifyResult:
         """Compare the contents with the query at the frontier.
 
+        Args:
+            against: None compares with what Spark makes of the query; `postgres` with PostgreSQL's own answer, where
+                all that the query reads, through stream tables and views, is in one attached database, in its SQL.
+                The table is refreshed then, as usual: only under the snapshot of a refresh can PostgreSQL be asked.
+
         Raises:
-            MillstreamError: NOT_POPULATED, SOURCE_MISSING, FRONTIER_LOST.
+            MillstreamError: NOT_POPULATED, SOURCE_MISSING, FRONTIER_LOST; ORACLE_INVALID; with `postgres`
+                NOT_COMPARABLE, ORACLE_FAILED, VALUE_UNSUPPORTED, and what makes a refresh fail.
         """
         table = self._catalog.get(TableName.parse(name))
+        oracle = parse_oracle(against)
         if table.data_timestamp is None or table.public_stage.version is None:
             raise MillstreamError(
                 Code.NOT_POPULATED,
@@ -555,13 +576,33 @@ class Millstream:
                 hint=f"REFRESH STREAM TABLE {name}",
             )
         try:
-            return self._compare(table)
+            return self._compare(table) if oracle is None else self._compare_with_postgres(table)
         except SPARK_ERRORS as e:
             raise MillstreamError(
                 Code.FRONTIER_LOST,
                 f"{name} cannot be compared with its query at its frontier: {first_line(e)}",
                 hint="if a source was vacuumed, refresh first",
             ) from e
+
+    def _compare_with_postgres(self, table: StreamTable) -> VerifyResult:
+        if not self._catalog.databases():
+            raise MillstreamError(Code.NOT_COMPARABLE, f"{table.name} reads no attached database")
+        from millstream.refresh.against_postgres import AgainstPostgres, Held
+
+        def refresh(held: Held) -> None:
+            result = self._refresh(table.name, InitiatedBy.MANUAL, witness=held)
+            if result.action in (Action.FULL, Action.REINITIALIZE):
+                tell(
+                    f"{table.name} was recomputed ({result.reason}) to reach the snapshot it is compared under: "
+                    "what earlier refreshes had made of it was not compared",
+                    NoticeWarning,
+                )
+
+        chain = [self._catalog.get(TableName.parse(n)) for n in self.dag().refresh_order([str(table.name)])]
+        oracle = AgainstPostgres(
+            self._catalog, self._settings, self._engine.definitions.compiled, chain, refresh, self._root / "verifying"
+        )
+        return oracle.verify(self._engine.workers.here())
 
     def _compare(self, table: StreamTable) -> VerifyResult:
         worker, compiled = self._engine.workers.here(), self._engine.definitions.compiled(table)
@@ -577,10 +618,5 @@ class Millstream:
                 )
         inputs = bind_inputs(self._catalog, table, compiled, dict(table.frontier), paths, at_frontier=True)
         expected = run_text(worker, compiled, inputs, table.data_timestamp)
-        stage, layout = table.public_stage, compiled.layouts[-1]
-        assert stage.version is not None
-        contents = worker.store.read(stage.path, stage.version)
-        if layout.hides_rows:
-            contents = contents.where("__ms_visible")
-        contents = contents.select(*layout.outputs)
+        contents = contents_of(worker.store, table, compiled)
         return compare(contents, expected, self._settings.verify_relative_tolerance)

@@ -20,6 +20,24 @@ def parse_mode(text: str | RefreshMode) -> RefreshMode:
         ) from e
 
 
+ORACLES = ("postgres",)
+
+
+def parse_oracle(text: str | None) -> str | None:
+    """What a stream table can be verified against besides Spark.
+
+    Raises:
+        MillstreamError: ORACLE_INVALID.
+    """
+    if text is not None and text not in ORACLES:
+        raise MillstreamError(
+            Code.ORACLE_INVALID,
+            f"nothing can be verified against {text!r}",
+            hint=f"use {' or '.join(ORACLES)}; by default Spark answers the query",
+        )
+    return text
+
+
 def parse_status(text: str | Status) -> Status:
     """A status a user may set.
 

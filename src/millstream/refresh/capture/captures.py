@@ -107,13 +107,19 @@ class Captures:
 
     # Bringing forward
 
-    def advance(self, names: Collection[str], named_views: Collection[str] = ()) -> dict[str, int]:
+    def advance(
+        self,
+        names: Collection[str],
+        named_views: Collection[str] = (),
+        at_cut: Callable[[Cut], None] | None = None,
+    ) -> dict[str, int]:
         """Bring the databases of some tables or views to now; gives the versions of their mirrors, by name.
 
         All tables of the databases are brought forward that can be; one that cannot is not among the versions.
 
         Args:
             named_views: those of the views that queries name themselves; the others are named by views.
+            at_cut: called with the snapshot the mirrors were brought to, while it can be exported.
 
         Raises:
             MillstreamError: DATABASE_UNREACHABLE, ...; or why one of those tables cannot be brought forward:
@@ -124,7 +130,7 @@ class Captures:
         for database in _databases(names):
             is_first = database not in self._ticked
             with self._locks.acquire([_database_key(database)]):
-                ticked = self._tick(database, names)
+                ticked = self._tick(database, names, at_cut=at_cut)
             versions |= ticked.versions
             if not ticked.recorded or self._readers.unread(ticked.recorded):
                 self._end_forgotten(database)
@@ -138,6 +144,7 @@ class Captures:
         name: str,
         wanted: Collection[str] = (),
         wider: Mapping[str, Sequence[MirrorColumn]] | None = None,
+        at_cut: Callable[[Cut], None] | None = None,
     ) -> Tick:
         database, tries = self._database(name), itertools.count()
 
@@ -155,6 +162,7 @@ class Captures:
                 database=self._database(name) if next(tries) else database,  # a first try may have moved it
                 wanted=wanted,
                 wider=wider or {},
+                at_cut=at_cut,
                 is_first=name not in self._ticked,
             )
             tick.run()

@@ -192,7 +192,10 @@ class Tick(TickState):
             readable = {i for i in self.again if i in relations or verdicts[i].answer in (Answer.GIVE_UP, Answer.MISS)}
             if reinstalled or readable != set(self.again):
                 return _Outcome.AGAIN, reinstalled
-            return self._advance(cut, verdicts), {}
+            outcome = self._advance(cut, verdicts)
+            if outcome is _Outcome.DONE and self.at_cut is not None:
+                self.at_cut(cut)
+            return outcome, {}
 
     def _judge(self, connection: Connection) -> dict[str, Verdict]:
         looks = look_at(connection, {c.oid: [n for n, _, _ in c.columns] for c in self.captures.values()})

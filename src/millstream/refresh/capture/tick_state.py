@@ -12,6 +12,7 @@ from millstream.catalog.attached import BEHIND, POSITION, RESYNC, AttachedDataba
 from millstream.engine.worker import Worker
 from millstream.errors import MillstreamError
 from millstream.refresh.capture.behind import is_about_one_table, left_behind, recorded_error
+from millstream.refresh.capture.cut import Cut
 from millstream.refresh.capture.landing import moved
 from millstream.refresh.capture.readers import Readers
 from millstream.refresh.capture.record import BUFFER, buffer_of, is_kept, is_whole
@@ -33,6 +34,8 @@ class TickState:
         switch: what this process knows of the way the database is captured.
         wanted: names of tables; of those that nothing captures, or that were left behind, only these must be read.
         wider: further columns that a capture shall have from now on.
+        at_cut: called with the cut that the mirrors were brought to, while its transaction is open; there is one then,
+            also where nothing was written since the last tick.
         is_first: the first tick of this process, which looks at every mirror: an older copy of the catalog may have
             been put in its place, and then the buffers no longer have what came since.
     """
@@ -49,6 +52,7 @@ class TickState:
     database: AttachedDatabase
     wanted: Collection[str] = ()
     wider: Mapping[str, Sequence[MirrorColumn]] = field(default_factory=dict)
+    at_cut: Callable[[Cut], None] | None = None
     is_first: bool = False
     captures: dict[str, Capture] = field(default_factory=dict, init=False)
     recorded: tuple[Capture, ...] = field(default=(), init=False)
@@ -91,7 +95,9 @@ class TickState:
         return [(id_, columns) for id_, columns in more if columns]
 
     def _is_there(self, snapshot: str) -> bool:
-        """Whether nothing was written anywhere since the last tick."""
+        """Whether nothing was written anywhere since the last tick, and nobody needs a cut."""
+        if self.at_cut is not None:
+            return False
         position, mode = self.database.position, self.database.mode
         if position is None or position.get("snapshot") != snapshot or mode is CaptureMode.TRANSITIONING:
             return False

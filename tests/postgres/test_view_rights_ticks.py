@@ -183,16 +183,16 @@ def test_a_view_that_no_tick_has_seen_is_looked_at_though_nothing_was_written(ki
     assert kit.database.position == position, "nothing was written, or this shows nothing"
 
 
-def test_names_in_any_case(kit: Kit, superuser: Superuser) -> None:
+def test_a_quoted_name(kit: Kit, superuser: Superuser) -> None:
     run(superuser, 'CREATE VIEW s."Big View" AS SELECT id FROM public.t')
-    through(kit, "c", {"s.`big view`": True})
-    refused(kit, "s.`big view`", named="s.`big view`")
+    through(kit, "c", {"s.`Big View`": True})
+    refused(kit, "s.`Big View`", named="s.`Big View`")
     run(superuser, f'GRANT SELECT ON s."Big View" TO {MILLSTREAM}')
-    advance(kit, "s.`big view`", named="s.`big view`")
-    assert kit.database.seen_views["shop.s.`big view`"].mark
+    advance(kit, "s.`Big View`", named="s.`Big View`")
+    assert kit.database.seen_views["shop.s.`Big View`"].mark
     run(superuser, 'DROP VIEW s."Big View"')
-    advance(kit, "s.`big view`", named="s.`big view`")
-    assert kit.database.seen_views["shop.s.`big view`"].mark == ""
+    advance(kit, "s.`Big View`", named="s.`Big View`")
+    assert kit.database.seen_views["shop.s.`Big View`"].mark == ""
 
 
 def test_what_was_replaced_and_may_not_be_read_is_refused_first(kit: Kit, superuser: Superuser, shop: Shop) -> None:

@@ -22,7 +22,7 @@ SHAPES = {
     "bare": "SELECT d FROM t",
     "joined": "SELECT x.d, y.f FROM t x JOIN t y ON x.d = y.f",
     "first": "SELECT d, f, a FROM t QUALIFY ROW_NUMBER() OVER (PARTITION BY id % 2 ORDER BY id) <= 2",
-    "deep": "WITH RECURSIVE r AS (SELECT d, 0 AS n FROM t UNION ALL SELECT d, n + 1 FROM r WHERE n < 1) SELECT d FROM r",
+    "deep": "WITH RECURSIVE r AS (SELECT d, 0 n FROM t UNION ALL SELECT d, n + 1 FROM r WHERE n < 1) SELECT d FROM r",
     "least": "SELECT id, MIN(d) AS lo, MAX(f) AS hi, COUNT(*) AS n FROM t GROUP BY id",
     "lists": "SELECT id, COLLECT_LIST(d) AS l FROM t GROUP BY id",
 }

@@ -151,10 +151,11 @@ class AgainstPostgres:
         zone = str(table.definition.settings[_TIME_ZONE])
         worker.use(table.definition.settings)
         assert held.snapshot is not None
-        with answering(held.snapshot, read, zone, self._settings.verify_timeout_seconds) as answers:
+        settings = self._settings
+        with answering(held.snapshot, read, zone, settings.verify_timeout_seconds, settings.trusted_roles) as answers:
             before, query = _Writer(answers, chain, captures).write()
             answer = answers.ask(before, query, [type_ for _, type_ in table.definition.columns])
-            spool = _Spool(answer, worker, self._directory / uuid.uuid4().hex, self._settings.direct_max_rows)
+            spool = _Spool(answer, worker, self._directory / uuid.uuid4().hex, settings.direct_max_rows)
             with spool as expected:
                 result = self._compare_with(expected, answer, table, worker)
         self._refuse_open(result, chain)
@@ -232,7 +233,7 @@ class _Writer:
         names = {tuple(parts): name for parts, name in body["names"]}
 
         def table(parts: tuple[str, ...]) -> str:
-            name = names[tuple(p.lower() for p in (*within, *parts))]
+            name = names[(*within, *parts)]
             if name in body["views"]:
                 return f"({self._view(native, name, moment)}\n)"
             if name in self._written:

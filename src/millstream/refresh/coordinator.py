@@ -215,7 +215,10 @@ class Coordinator:
         self._databases.end_forgotten()
         if not read:
             return {}
-        names, named_views = {d.name for d in read}, {d.name for d in read if d.kind is SourceKind.VIEW and d.columns_used}
+        names, named_views = (
+            {d.name for d in read},
+            {d.name for d in read if d.kind is SourceKind.VIEW and d.columns_used},
+        )
         started = time.perf_counter()
         versions = self._databases.advance(names, named_views, witness.cut if witness is not None else None)
         _log.info("brought %s forward in %.0f ms", ", ".join(sorted(names)), (time.perf_counter() - started) * 1000)

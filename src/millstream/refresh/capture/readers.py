@@ -13,7 +13,6 @@ from millstream.naming import TableName
 from millstream.refresh.capture.behind import error_record
 from millstream.refresh.capture.verdicts import Answer
 from millstream.sources.postgres.connection import Connection
-from millstream.sources.postgres.relations import find_named
 from millstream.sources.postgres.view_rights import ViewRights, look_at_views
 
 CAPTURE = "capture"

@@ -19,9 +19,11 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.named import FOREIGN, VIEWS, MovedError, hold
 from millstream.sources.postgres.connection import Connection, connect
 from millstream.sources.postgres.decode import batch_schema, read_csv
 from millstream.sources.postgres.looks import Look, look_at
+from millstream.sources.postgres.planned_code import refuse_planned_code
 from millstream.sources.postgres.relations import PgColumn, Relation, find_named, read_relations
 from millstream.sources.postgres.snapshot import Snapshot, import_snapshot, reading_error
 from millstream.sources.postgres.types import MirrorColumn, data_type
@@ -97,7 +99,7 @@ class Answers:
 
     def view_text(self, schema: str, name: str) -> str | None:
         """The query of a view; None if there is none."""
-        found = find_named(self.connection, schema, name, any_case=True)
+        found = find_named(self.connection, schema, name)
         return found.view_text if found is not None else None
 
     def ask(self, before: str, query: str, types: Sequence[str]) -> Answer:
@@ -175,7 +177,11 @@ class Answer:
 
 @contextmanager
 def answering(
-    snapshot: Snapshot, columns: Mapping[int, Sequence[str]], time_zone: str, timeout_seconds: int
+    snapshot: Snapshot,
+    columns: Mapping[int, Sequence[str]],
+    time_zone: str,
+    timeout_seconds: int,
+    trusted: Sequence[str] = (),
 ) -> Iterator[Answers]:
     """A transaction that sees the snapshot, for as long as the block lasts.
 
@@ -183,19 +189,21 @@ def answering(
         columns: those of each table, by its oid, that the query reads.
         time_zone: of the query's session, as Spark spells it.
         timeout_seconds: how long PostgreSQL may take for one statement; 0 is for ever.
+        trusted: the setting `trusted_owners`.
 
     Raises:
         AlteredError: also at the end of the block, if a table was altered, truncated or given a partition since.
-        MillstreamError: SOURCE_CHANGED, LOCK_TIMEOUT, PRIVILEGE_MISSING, NOT_COMPARABLE, SNAPSHOT_LOST.
+        MillstreamError: LOCK_TIMEOUT, PRIVILEGE_MISSING, NOT_COMPARABLE, SNAPSHOT_LOST, UNTRUSTED_CODE.
     """
     address = snapshot.address
     with connect(address) as reader, connect(address) as other:
         import_snapshot(reader, snapshot.name)
-        seen = look_at(reader, columns)
-        for look in seen.values():
-            _lock(reader, snapshot, look)
+        seen, relations = look_at(reader, columns), read_relations(reader, list(columns))
+        for relation in relations.values():
+            _hold(reader, snapshot, relation)
         _require_same(other, columns, seen)
-        relations = read_relations(reader, list(columns))
+        for relation in relations.values():
+            refuse_planned_code(other, relation.oid, relation.qualified, trusted)
         _restrict(reader, time_zone, timeout_seconds)
         _refuse_casts(reader, list(columns))
         yield Answers(reader, relations, *_collation(reader))
@@ -204,14 +212,14 @@ def answering(
         snapshot.check()
 
 
-def _lock(reader: Connection, snapshot: Snapshot, look: Look) -> None:
-    table = sql.Identifier(look.schema, look.name)
+def _hold(reader: Connection, snapshot: Snapshot, relation: Relation) -> None:
+    """Lock a table, so that its name stays, and have the transaction read no views and no foreign tables."""
     try:
-        reader.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table))
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as e:
+        hold(reader, relation.named, forbidden=(VIEWS, FOREIGN))
+    except MovedError as e:
         raise AlteredError from e
     except psycopg.Error as e:
-        raise reading_error(snapshot.address, e, f"{look.schema}.{look.name}") from e
+        raise reading_error(snapshot.address, e, relation.qualified, kind=relation.kind.value) from e
 
 
 def _require_same(other: Connection, columns: Mapping[int, Sequence[str]], seen: Mapping[int, Look]) -> None:
@@ -236,9 +244,6 @@ def _restrict(reader: Connection, time_zone: str, timeout_seconds: int) -> None:
         raise MillstreamError(
             Code.NOT_COMPARABLE, f"the time zone {time_zone} of the query may be another one to PostgreSQL"
         )
-    setting = "restrict_nonsystem_relation_kind"
-    if reader.execute("SELECT FROM pg_settings WHERE name = %s", [setting]).fetchone() is not None:
-        reader.execute(f"SET LOCAL {setting} = 'view, foreign-table'")
 
 
 def _refuse_casts(reader: Connection, oids: list[int]) -> None:

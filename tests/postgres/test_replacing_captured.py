@@ -194,6 +194,32 @@ def test_what_cannot_be_served_changes_nothing(lake: CapturedLake) -> None:
     assert asked(lake, "SELECT * FROM s") == asked(lake, SUMS.replace("shop.", ""))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("query", [SUMS, OTHER], ids=["the same query", "another query"])
+@pytest.mark.parametrize("step", ["before", "after"])
+def test_killed_while_it_moves_to_another_name(lake: CapturedLake, spark: SparkSession, step: str, query: str) -> None:
+    """Killed after the catalog has switched and before PostgreSQL has committed, the next refresh finds both names."""
+    served(lake)
+    switch = "alter_stream_table" if query == SUMS else "replace_stream_table"
+    for name in ("t", "u"):
+        before = asked(lake, f"SELECT * FROM {'s' if name == 't' else 't'}")
+        with LakeProcess(lake.root, spark) as process:
+            process.ask("die", switch, step, 1)
+            clauses = f"REFRESH MODE DIFFERENTIAL STRICT SERVE TO shop.public.{name}"
+            process.tell("run", f"CREATE OR REPLACE STREAM TABLE s {clauses} AS {query}")
+            assert process.killed()
+        assert asked(lake, f"SELECT * FROM {'s' if name == 't' else 't'}") == before
+        if step == "before":
+            return
+        lake.queries["s"] = query
+        lake.refresh("s", Action.NO_DATA)
+        assert asked(lake, f"SELECT * FROM {name}") == asked(lake, query.replace("shop.", ""))
+        assert asked(lake, f"SELECT to_regclass('public.{'s' if name == 't' else 't'}')::text") == Counter([(None,)])
+        switch = "alter_stream_table"
+    lake.ms.drop_stream_table("s")
+    assert asked(lake, "SELECT to_regclass('public.u')::text") == Counter([(None,)])
+
+
 RECORDED = "millstream.sinks.postgres.serve:PostgresSink._record"
 COMMITTED = "millstream.service.definitions:Definitions.settle"
 KILLS = {

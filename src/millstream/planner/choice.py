@@ -55,6 +55,7 @@ class Facts:
     """Whether the query can be maintained by deltas at all; `not_incremental` says why not."""
     inputs: Sequence[InputFacts]
     name: str = ""
+    """The stream table, for messages."""
     is_explicit: bool = False
     """Whether the caller asked for `mode` for this refresh only."""
     is_monotone: bool = False

@@ -207,5 +207,5 @@ def _delta_failed(table: StreamTable, reason: str) -> MillstreamError:
     return MillstreamError(
         Code.FULL_REQUIRED,
         f"the change of {table.name} could not be computed: {reason}",
-        hint="mend the data; if the query itself does not fail on it, refresh once with FULL",
+        hint=f"correct the data; if the query itself does not fail on it, REFRESH STREAM TABLE {table.name} FULL",
     )

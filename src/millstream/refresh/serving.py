@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,8 @@ _MAX_COLLECTED_ROWS = 200_000
 _BATCH_ROWS = 50_000
 SERVING_SCHEMA = "serving_schema"
 """The detail of a serving that says where its bookkeeping lies, whatever the setting has become."""
+_MOVED_FROM = "moved_from"
+"""The detail of a serving that says where it was until now, as long as the table there may not be dropped yet."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,7 @@ class TableServer:
         serving = self.serving_of(table)
         if serving is None:
             return None
+        self.finish_move(table)
         with self.sink(serving, table) as sink:
             return self._serve(sink, serving, table, store)
 
@@ -246,6 +249,29 @@ class TableServer:
             if table.public_stage.version is not None:
                 self._serve(sink, new, table, store)
             yield
+
+    def moving(self, old: Serving | None, new: Serving) -> Serving:
+        """A serving as it is recorded when it takes the place of another one, until `finish_move`."""
+        if old is None or old.name == new.name:
+            return new
+        place = {"database": old.database, "schema": old.schema, "table": old.table, "details": dict(old.details)}
+        return replace(new, details={**new.details, _MOVED_FROM: place})
+
+    def finish_move(self, table: StreamTable) -> None:
+        """Drop what a stream table was served as before, should a process have died between the two.
+
+        Raises:
+            MillstreamError: DATABASE_UNREACHABLE, DEPENDENTS_EXIST, ...: then it is tried again.
+        """
+        serving = self.serving_of(table)
+        if serving is None or _MOVED_FROM not in serving.details:
+            return
+        old = Serving(table_id=table.id, **serving.details[_MOVED_FROM])
+        if self._catalog.find_database(old.database) is not None:
+            with self.sink(old, table) as sink:
+                sink.drop_if_served(target_of(old))
+        details = {name: value for name, value in serving.details.items() if name != _MOVED_FROM}
+        self._catalog.put_serving(replace(serving, details=details))
 
     def _target(self, serving: Serving, table: StreamTable, store: DeltaStore) -> Target:
         return target_of(serving, StageFeed(store, table, self.spill).schema, self.key_of(table))

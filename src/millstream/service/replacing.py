@@ -192,10 +192,16 @@ class Replacements:
         if old == new:
             self._catalog.alter_stream_table(table.name, schedule=schedule, refresh_mode=mode, status=change.status)
             return
+        assert new is not None
         with self._server.replacing(table, self._workers.here().store, old, new):
             self._catalog.alter_stream_table(
-                table.name, schedule=schedule, refresh_mode=mode, status=change.status, serving=new
+                table.name,
+                schedule=schedule,
+                refresh_mode=mode,
+                status=change.status,
+                serving=self._server.moving(old, new),
             )
+        self._server.finish_move(table)
 
     # What the sources ask for
 
@@ -264,8 +270,9 @@ class Replacements:
                 )
             try:
                 with self._server.replacing(candidate, self._workers.here().store, old, new):
+                    recorded = self._server.moving(old, new) if new is not None else None
                     after = self._catalog.replace_stream_table(
-                        _new(candidate, change, load, new, is_altered=reason is None)
+                        _new(candidate, change, load, recorded, is_altered=reason is None)
                     )
                     is_done = True
             except MillstreamError as error:
@@ -281,14 +288,22 @@ class Replacements:
         self, before: StreamTable, after: StreamTable, initiated_by: InitiatedBy, error: MillstreamError | None
     ) -> None:
         """Clean up after a definition that has taken effect; what fails here is done later, by others."""
-        if error is not None:
-            error = self._coordinator.serve(after.id, initiated_by, self._clock())
+        error = (
+            self._coordinator.serve(after.id, initiated_by, self._clock()) if error is not None else self._moved(after)
+        )
         if error is not None:
             tell(f"{after.name} could not be served, and will be by its next refresh: {error.message}", ServingWarning)
         try:
             self._definitions.settle(before, after)
         except MillstreamError as left:
             tell(f"of the old definition of {after.name} something is left: {left.message}", NoticeWarning)
+
+    def _moved(self, table: StreamTable) -> MillstreamError | None:
+        try:
+            self._server.finish_move(table)
+        except MillstreamError as error:
+            return error
+        return None
 
     def _tell(self, prepared: _Prepared) -> None:
         tell_about(prepared.table.name, prepared.compiled, prepared.mode)

@@ -211,6 +211,8 @@ class ServingDefinitions:
         if serving.database == lost:
             self._catalog.drop_serving(table.id)
             return
+        if not keep_table:
+            self._server.finish_move(table)
         target = target_of(serving)
         try:
             with self._server.sink(serving, table) as sink:

@@ -395,6 +395,17 @@ class PostgresSink:
                     hint="look in pg_stat_activity for long transactions that read it, and try again",
                 ) from e
 
+    def drop_if_served(self, target: Target) -> None:
+        """Drop the table of exactly that name if the bookkeeping is about it, rather than about one that came after.
+
+        Raises:
+            MillstreamError: as `drop`.
+        """
+        with self._work(target):
+            entry, found = self._ledger.find(self._connection, target), find_table(self._connection, target)
+        if entry is not None and found is not None and entry.relation == found.oid:
+            self.drop(target, cascade=False)
+
     def _whichever(self, target: Target, entry: Entry) -> tuple[Target, int] | None:
         """The served table by the name it has now: somebody may have renamed it, or restored it from a dump."""
         other = name_of(self._connection, entry.relation)

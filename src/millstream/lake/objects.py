@@ -121,7 +121,7 @@ class Lake:
         translated = translate(text, self, analyzer).spark_text
         columns = analyzer.describe_text(self.analysable(translated))
         native = native_types(self.attached.relation(name.parts))
-        return View(str(name), translated, columns, native, fingerprint(rights.text))
+        return View(str(name), translated, columns, native, rights.mark)
 
     def _refuse_others(self, name: TableName, rights: ViewRights, named: Iterable[Sequence[str]]) -> None:
         """See that the names in a view's text mean here what they mean in its database: rights were looked up for that.

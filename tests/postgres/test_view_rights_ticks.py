@@ -40,7 +40,7 @@ def superuser(shop: Shop) -> Iterator[Superuser]:
         run(connection, f"ALTER VIEW s.inner_ OWNER TO {STRANGER}; ALTER VIEW s.outer_ OWNER TO {STRANGER}")
         run(connection, f"GRANT SELECT ON t TO {STRANGER}; GRANT SELECT ON s.outer_ TO {MILLSTREAM}")
         yield connection
-        run(connection, f"REVOKE {GROUP} FROM {STRANGER}; ALTER ROLE {STRANGER} INHERIT")
+        run(connection, f"REVOKE {GROUP} FROM {STRANGER}; ALTER ROLE {MILLSTREAM} NOBYPASSRLS")
 
 
 @pytest.fixture

@@ -26,7 +26,8 @@ from millstream.sources.postgres.connection import Connection
 # A reference to a whole row leaves no trace among the dependencies: then all columns of all relations are needed.
 # Row security: `check_enable_rls` of the server, for a role that is not the current one. A foreign table is read with
 # the user mapping of the role it is read as, and by us with our own.
-# LATERAL and OFFSET 0 as for `looks`: one plan serves any number of views.
+# LATERAL and OFFSET 0 as for `looks`: one plan serves any number of views. That it does is not to depend on how many
+# there are, so that is hidden by a SELECT: to plan the statement for each tick would take longer than to run it.
 _LOOK = """
 WITH me AS MATERIALIZED (
   SELECT oid FROM pg_roles WHERE rolname = current_user
@@ -34,7 +35,7 @@ WITH me AS MATERIALIZED (
 viewed AS MATERIALIZED (
   SELECT c.oid, n.oid AS namespace, n.nspname, c.relname, c.relowner, r.oid AS rule, me.oid AS me, o.is_invoker,
          strpos(r.ev_action::text, ':varattno 0 ') > 0 AS has_whole_row
-  FROM me CROSS JOIN unnest(%s::text[], %s::text[]) w(schema, name)
+  FROM me CROSS JOIN unnest((SELECT %s::text[]), (SELECT %s::text[])) w(schema, name)
   JOIN pg_namespace n ON n.nspname = w.schema
   CROSS JOIN LATERAL (
     SELECT c.oid, c.relname, c.relowner, c.reloptions FROM pg_class c

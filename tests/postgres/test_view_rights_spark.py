@@ -93,6 +93,33 @@ def test_a_view_that_a_stranger_replaces_shows_nothing_that_its_owner_may_not_re
     assert len(lake.mirrors) == 1
 
 
+def test_a_view_that_a_stranger_replaces_does_not_lend_the_rights_of_the_role(lake: CapturedLake, shop: Shop) -> None:
+    """PostgreSQL would show `secrets` to the role, which may read it; a stream table shows it to others."""
+    lake.ms.create_stream_table("st", "SELECT id, v FROM shop.stranger.v")
+    invoking = "CREATE OR REPLACE VIEW stranger.v WITH (security_invoker = true) AS SELECT id, v FROM public."
+    as_stranger(shop, f"{invoking}secrets")
+    for _ in range(2):
+        with refused(Code.PRIVILEGE_MISSING, "public", "secrets", STRANGER):
+            lake.ms.refresh_stream_table("st")
+    assert contents(lake) == [(1, "open")]
+    assert captured(lake) == {"open"}
+    as_stranger(shop, "CREATE OR REPLACE VIEW stranger.v AS SELECT id, v FROM public.open")
+    lake.run("INSERT INTO open VALUES (2, 'more')")
+    lake.ms.refresh_stream_table("st")
+    lake.run(f"REVOKE SELECT ON open FROM {STRANGER}", "INSERT INTO open VALUES (3, 'most')")
+    as_stranger(shop, "ALTER VIEW stranger.v SET (security_invoker = true)")
+    with refused(Code.PRIVILEGE_MISSING, "open", STRANGER):
+        lake.ms.refresh_stream_table("st")
+    assert contents(lake) == [(1, "open"), (2, "more")]
+    lake.run(f"GRANT SELECT ON open TO {STRANGER}")
+    lake.ms.refresh_stream_table("st")
+    assert len(contents(lake)) == 3
+    # from now on it is known to be read with the rights of the role
+    lake.run(f"REVOKE SELECT ON open FROM {STRANGER}", "INSERT INTO open VALUES (4, 'all')")
+    lake.ms.refresh_stream_table("st")
+    assert len(contents(lake)) == 4
+
+
 def test_rights_are_asked_at_creation_and_by_validate(lake: CapturedLake, shop: Shop) -> None:
     as_stranger(
         shop,
@@ -116,7 +143,9 @@ def test_rights_are_asked_at_creation_and_by_validate(lake: CapturedLake, shop: 
             with refused(Code.PRIVILEGE_MISSING):
                 lake.ms.validate(query, dialect=dialect)
     assert (captured(lake), lake.mirrors, lake.made) == (set(), [], [])
-    for view in ("stranger.through", "public.invoking"):  # a nested view is read as the owner of the one around it
+    as_stranger(shop, "CREATE VIEW stranger.lent WITH (security_invoker = true) AS SELECT id FROM public.secrets")
+    # a nested view is read as the owner of the one around it
+    for view in ("stranger.through", "public.invoking", "stranger.lent"):
         name = view.split(".")[1]
         lake.ms.create_stream_table(name, f"SELECT id FROM shop.{view}")
         assert contents(lake, name) == [(1,)]

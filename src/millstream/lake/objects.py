@@ -126,7 +126,7 @@ class Lake:
         columns = analyzer.describe_text(self.analysable(translated))
         has_scales = not self.attached.has_ranges(name.database)
         native = native_types(self.attached.relation(name.parts, exact=True), has_scales=has_scales)
-        return View(str(name), translated, columns, native, fingerprint(rights.text))
+        return View(str(name), translated, columns, native, rights.mark)
 
     def _refuse_others(self, name: TableName, rights: ViewRights, named: Iterable[Sequence[str]]) -> None:
         """See that the names in a view's text mean here what they mean in its database: rights were looked up for that.

@@ -29,7 +29,6 @@ from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.lake.attached import UNREADABLE
-from millstream.lake.objects import fingerprint
 from millstream.naming import TableName
 from millstream.refresh.capture.cut import Cut
 from millstream.refresh.capture.record import is_whole
@@ -246,13 +245,13 @@ class _Writer:
     def _view(self, native: _Native, name: str, moment: datetime) -> str:
         """A view's query as it was translated: the server would run whatever the view is by then."""
         database, schema, view = TableName.parse(name).parts
-        text = self._answers.view_text(schema, view) or ""
+        found = self._answers.view(schema, view)
         known = next(d for d in native.table.definition.dependencies if d.kind is SourceKind.VIEW and d.name == name)
-        if fingerprint(text) != known.fingerprint:
+        if found is None or found.mark != known.fingerprint:
             raise AlteredError
-        if "\\" in text:
+        if "\\" in found.text:
             raise _not_comparable(native.table, f"the text of the view {name} has a backslash in it")
-        native.views.append(text.strip().removesuffix(";"))
+        native.views.append(found.text.strip().removesuffix(";"))
         return self._over(native, native.views[-1], (database,), moment)
 
 

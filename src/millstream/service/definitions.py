@@ -111,6 +111,22 @@ class Definitions:
                 raise error
         return compiled
 
+    def _refuse_replacements(self, table: StreamTable, compiled: Compiled) -> None:
+        """See that nobody has replaced a view by one that lends the rights of the reading role to its owner.
+
+        Raises:
+            MillstreamError: PRIVILEGE_MISSING; LOCK_TIMEOUT for a view that is being replaced again.
+        """
+        known = {d.name: d.fingerprint for d in table.definition.dependencies if d.kind is SourceKind.VIEW}
+        for name, view in compiled.attached_views.items():
+            if known.get(name) == view.mark:
+                continue
+            rights = self._lake.attached.view(TableName.parse(name).parts, exact=True)
+            if rights is None or rights.mark != view.mark:
+                raise MillstreamError(Code.LOCK_TIMEOUT, f"{name} is being replaced", hint="refresh again")
+            if (error := rights.replacing_error()) is not None:
+                raise error
+
     def default_dialect(self, query: str) -> Dialect:
         """The dialect of a query whose dialect is not given."""
         self._lake.sync()
@@ -226,7 +242,7 @@ class Definitions:
             else:
                 functions = self._functions(table.definition.original_query, live)
                 compiled = self._compile_again(table, mode, live, functions)
-            self._permitted(compiled)
+            self._refuse_replacements(table, self._permitted(compiled))
             if [c.name for c in compiled.columns] != [n for n, _ in table.definition.columns]:
                 raise MillstreamError(Code.SOURCE_CHANGED, "the query now has other output columns")
             self.refuse_cycle(table, compiled)

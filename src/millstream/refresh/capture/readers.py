@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from millstream.catalog import Catalog
 from millstream.catalog.attached import MISSING, STALE, Capture, SeenView
 from millstream.catalog.models import LakeObject, ObjectKind, SourceKind, StreamTable
-from millstream.lake.objects import fingerprint
 from millstream.naming import TableName
 from millstream.refresh.capture.behind import error_record
 from millstream.refresh.capture.verdicts import Answer
@@ -94,7 +93,7 @@ def _seen(view: ViewRights | None) -> SeenView:
         return SeenView(mark="")
     reading, naming = view.reading_error(), view.naming_error()
     return SeenView(
-        mark=fingerprint(view.text),
+        mark=view.mark,
         reading=error_record(reading) if reading is not None else None,
         naming=error_record(naming) if naming is not None else None,
     )

@@ -24,9 +24,10 @@ from millstream.sources.postgres.connection import Connection, connect
 from millstream.sources.postgres.decode import batch_schema, read_csv
 from millstream.sources.postgres.looks import Look, look_at
 from millstream.sources.postgres.planned_code import refuse_planned_code
-from millstream.sources.postgres.relations import PgColumn, Relation, find_named, read_relations
+from millstream.sources.postgres.relations import PgColumn, Relation, read_relations
 from millstream.sources.postgres.snapshot import Snapshot, import_snapshot, reading_error
 from millstream.sources.postgres.types import MirrorColumn, data_type
+from millstream.sources.postgres.view_rights import ViewRights, look_at_views
 
 _BY_CODE_POINT = ("pg_unicode_fast", "pg_c_utf8", "C.utf8", "C.UTF-8", "C")
 """Collations that order texts as Spark does; the first ones also know the cases of all letters."""
@@ -97,10 +98,9 @@ class Answers:
         is_fit = collation in (0, _C, _POSIX) or (collation == _DEFAULT_COLLATION and self.is_by_code_point)
         return _quoted(name) if is_fit else f"{_quoted(name)} COLLATE {_quoted(self.collation)}"
 
-    def view_text(self, schema: str, name: str) -> str | None:
-        """The query of a view; None if there is none."""
-        found = find_named(self.connection, schema, name)
-        return found.view_text if found is not None else None
+    def view(self, schema: str, name: str) -> ViewRights | None:
+        """A view as it is now; None if there is none."""
+        return look_at_views(self.connection, [(schema, name)]).get((schema, name))
 
     def ask(self, before: str, query: str, types: Sequence[str]) -> Answer:
         """Have PostgreSQL plan a query whose columns are to come as some types of Spark.

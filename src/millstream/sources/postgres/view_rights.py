@@ -12,6 +12,7 @@ as a subquery whose result is not used; this does.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
@@ -25,16 +26,16 @@ from millstream.sources.postgres.connection import Connection
 # A reference to a whole row leaves no trace among the dependencies: then all columns of all relations are needed.
 # Row security: `check_enable_rls` of the server, for a role that is not the current one. A foreign table is read with
 # the user mapping of the role it is read as, and by us with our own.
-# LATERAL and OFFSET 0 as for `looks`: one plan serves any number of views.
+# LATERAL and OFFSET 0 as for `looks`: one plan serves any number of views. That it does is not to depend on how many
+# there are, so that is hidden by a SELECT: to plan the statement for each tick would take longer than to run it.
 _LOOK = """
 WITH me AS MATERIALIZED (
   SELECT oid FROM pg_roles WHERE rolname = current_user
 ),
 viewed AS MATERIALIZED (
-  SELECT c.oid, n.oid AS namespace, n.nspname, c.relname, r.oid AS rule, me.oid AS me, o.is_invoker,
-         strpos(r.ev_action::text, ':varattno 0 ') > 0 AS has_whole_row,
-         CASE WHEN o.is_invoker THEN me.oid ELSE c.relowner END AS reader
-  FROM me CROSS JOIN unnest(%s::text[], %s::text[]) w(schema, name)
+  SELECT c.oid, n.oid AS namespace, n.nspname, c.relname, c.relowner, r.oid AS rule, me.oid AS me, o.is_invoker,
+         strpos(r.ev_action::text, ':varattno 0 ') > 0 AS has_whole_row
+  FROM me CROSS JOIN unnest((SELECT %s::text[]), (SELECT %s::text[])) w(schema, name)
   JOIN pg_namespace n ON n.nspname = w.schema
   CROSS JOIN LATERAL (
     SELECT c.oid, c.relname, c.relowner, c.reloptions FROM pg_class c
@@ -46,8 +47,10 @@ viewed AS MATERIALIZED (
     FROM pg_options_to_table(c.reloptions) o WHERE o.option_name = 'security_invoker') o
 ),
 named AS MATERIALIZED (
-  SELECT v.oid AS view, v.reader, v.me, v.has_whole_row, d.places, c.*
+  SELECT v.oid AS view, a.reader, a.is_reader, v.me, v.has_whole_row, d.places, c.*
   FROM viewed v CROSS JOIN LATERAL (
+    SELECT v.relowner AS reader, NOT v.is_invoker AS is_reader UNION ALL SELECT v.me, true WHERE v.is_invoker) a
+  CROSS JOIN LATERAL (
     SELECT d.refobjid, array_agg(d.refobjsubid::smallint) FILTER (WHERE d.refobjsubid <> 0) AS places
     FROM pg_depend d
     WHERE d.classid = 'pg_rewrite'::regclass AND d.objid = v.rule AND d.refclassid = 'pg_class'::regclass
@@ -59,7 +62,7 @@ named AS MATERIALIZED (
     FROM pg_class c WHERE c.oid = d.refobjid AND c.relkind IN ('r', 'p', 'v', 'm', 'f') OFFSET 0) c
 ),
 judged AS MATERIALIZED (
-  SELECT n.view, n.oid, n.relnamespace, n.relname,
+  SELECT n.view, n.oid, n.relnamespace, n.relname, n.is_reader,
          CASE WHEN has_table_privilege(n.reader, n.oid, 'SELECT') THEN NULL
               WHEN n.places IS NULL AND NOT n.has_whole_row
               THEN CASE WHEN has_any_column_privilege(n.reader, n.oid, 'SELECT') THEN NULL ELSE '{}'::text[] END
@@ -72,7 +75,7 @@ judged AS MATERIALIZED (
          CASE WHEN n.relrowsecurity THEN NOT (
            (SELECT r.rolsuper OR r.rolbypassrls FROM pg_roles r WHERE r.oid = n.reader)
            OR pg_has_role(n.reader, n.relowner, 'USAGE') AND NOT n.relforcerowsecurity) ELSE false END AS is_filtered,
-         CASE WHEN n.reader <> n.me AND (n.relkind = 'f' OR n.relhassubclass) THEN EXISTS (
+         CASE WHEN n.is_reader AND n.reader <> n.me AND (n.relkind = 'f' OR n.relhassubclass) THEN EXISTS (
            WITH RECURSIVE below AS (
              SELECT n.oid UNION ALL SELECT i.inhrelid FROM below JOIN pg_inherits i ON i.inhparent = below.oid)
            SELECT FROM below JOIN pg_foreign_table t ON t.ftrelid = below.oid
@@ -86,12 +89,12 @@ judged AS MATERIALIZED (
 ),
 summed AS MATERIALIZED (
   SELECT j.view, array_agg(j.oid::bigint) AS reads,
-         jsonb_agg(jsonb_build_array(s.nspname, j.relname, j.lacking, j.is_filtered, j.is_mapped_otherwise)
+         jsonb_agg(jsonb_build_array(s.nspname, j.relname, j.lacking, j.is_filtered, j.is_mapped_otherwise, j.is_reader)
                    ORDER BY s.nspname, j.relname)
            FILTER (WHERE j.lacking IS NOT NULL OR j.is_filtered OR j.is_mapped_otherwise) AS refusals
   FROM judged j JOIN pg_namespace s ON s.oid = j.relnamespace GROUP BY j.view
 )
-SELECT v.nspname, v.relname, pg_get_viewdef(v.oid, true), v.is_invoker, pg_get_userbyid(v.reader),
+SELECT v.nspname, v.relname, pg_get_viewdef(v.oid, true), v.is_invoker, pg_get_userbyid(v.relowner),
        pg_get_userbyid(v.me), has_schema_privilege(v.namespace, 'USAGE'),
        CASE WHEN has_table_privilege(v.oid, 'SELECT') THEN true
             WHEN NOT has_any_column_privilege(v.oid, 'SELECT') THEN false
@@ -125,43 +128,67 @@ class ViewRights:
 
     Args:
         text: its query.
-        reader: the role that its text is read as: the view's owner, or, with `security_invoker`, `role`.
+        is_invoker: what its text names is read as `role`, not as `owner`.
         role: the role that reads.
         may_use_schema, may_select: whether `role` may name it in a query that uses all its columns.
         reads: the oids of what its text names, other views among them; not those of the server's own catalogs.
+        refusals: what may not be read as the text is read.
+        owner_refusals: of an invoker view, what its owner may not read.
     """
 
     schema: str
     name: str
     text: str
     is_invoker: bool
-    reader: str
+    owner: str
     role: str
     may_use_schema: bool
     may_select: bool
     reads: frozenset[int]
     refusals: tuple[Refusal, ...]
+    owner_refusals: tuple[Refusal, ...] = ()
 
     @property
     def qualified(self) -> str:
         """Its name for messages."""
         return f"{self.schema}.{self.name}"
 
+    @property
+    def mark(self) -> str:
+        """A fingerprint of its text and of how that is read: another one means that the view was replaced."""
+        return hashlib.sha256(repr((self.text, self.is_invoker)).encode()).hexdigest()[:16]
+
     def reading_error(self) -> MillstreamError | None:
         """Why what its text names may not be read through it, whoever names the view."""
-        if not self.refusals:
-            return None
-        whose = (
-            f"the role that reads it, {self.reader} (security_invoker)"
-            if self.is_invoker
-            else f"its owner {self.reader}"
+        if self.is_invoker:
+            return self._error(self.refusals, self.role, f"the role that reads it, {self.role} (security_invoker)")
+        return self._error(self.refusals, self.owner, f"its owner {self.owner}")
+
+    def replacing_error(self) -> MillstreamError | None:
+        """Why it may not take the place of the view that a query was written for.
+
+        PostgreSQL shows the rows of an invoker view to nobody but the role that reads it. A stream table may show them
+        to others, the view's owner among them: a role that replaces its view by one that reads with the rights of the
+        reading role must not see through the stream table what only the reading role may read.
+        """
+        return self._error(
+            self.owner_refusals,
+            self.owner,
+            f"its owner {self.owner}, as a view must that has been replaced by one with security_invoker",
+            " Or drop the stream table and create it again, to accept the view as it is now.",
         )
-        reasons = "; ".join(_reason(refusal, self) for refusal in self.refusals)
-        ways_out = [way for refusal in self.refusals for way in _ways_out(refusal, self)]
+
+    def _error(
+        self, refusals: Sequence[Refusal], reader: str, whose: str, other_way_out: str = ""
+    ) -> MillstreamError | None:
+        if not refusals:
+            return None
+        reasons = "; ".join(_reason(refusal, reader, self.role) for refusal in refusals)
+        ways_out = [way for refusal in refusals for way in _ways_out(refusal, reader, self)]
         return MillstreamError(
             Code.PRIVILEGE_MISSING,
             f"the view {self.qualified} cannot be read with the rights of {whose}: {reasons}",
-            hint=" ".join(dict.fromkeys(ways_out)),
+            hint=" ".join(dict.fromkeys(ways_out)) + other_way_out,
         )
 
     def naming_error(self) -> MillstreamError | None:
@@ -185,7 +212,7 @@ def look_at_views(connection: Connection, names: Iterable[tuple[str, str]]) -> d
         return {}
     rows = connection.execute(_LOOK, [[schema for schema, _ in wanted], [name for _, name in wanted]])
     found: dict[tuple[str, str], ViewRights] = {}
-    for schema, name, text, is_invoker, reader, role, may_use, may_select, reads, refusals in rows:
+    for schema, name, text, is_invoker, owner, role, may_use, may_select, reads, refusals in rows:
         if text is None:  # dropped this moment
             continue
         found[schema, name] = ViewRights(
@@ -193,41 +220,43 @@ def look_at_views(connection: Connection, names: Iterable[tuple[str, str]]) -> d
             name=name,
             text=text,
             is_invoker=is_invoker,
-            reader=reader,
+            owner=owner,
             role=role,
             may_use_schema=may_use,
             may_select=may_select,
             reads=frozenset(reads),
-            refusals=tuple(
-                Refusal(s, n, tuple(lacking) if lacking is not None else None, is_filtered, is_mapped)
-                for s, n, lacking, is_filtered, is_mapped in refusals
-            ),
+            refusals=tuple(_refusal(*row) for *row, is_reader in refusals if is_reader),
+            owner_refusals=tuple(_refusal(*row) for *row, is_reader in refusals if not is_reader),
         )
     return found
 
 
-def _reason(refusal: Refusal, view: ViewRights) -> str:
+def _refusal(schema: str, name: str, lacking: list[str] | None, is_filtered: bool, is_mapped: bool) -> Refusal:
+    return Refusal(schema, name, tuple(lacking) if lacking is not None else None, is_filtered, is_mapped)
+
+
+def _reason(refusal: Refusal, reader: str, role: str) -> str:
     table = f"{refusal.schema}.{refusal.name}"
     if refusal.lacking is not None:
         columns = f" ({', '.join(refusal.lacking)})" if refusal.lacking else ""
-        return f"{view.reader} may not read {table}{columns}"
+        return f"{reader} may not read {table}{columns}"
     if refusal.is_filtered:
-        return f"row security hides rows of {table} from {view.reader}"
-    return f"{table} is foreign, and {view.reader} has another user mapping than {view.role}"
+        return f"row security hides rows of {table} from {reader}"
+    return f"{table} is foreign, and {reader} has another user mapping than {role}"
 
 
-def _ways_out(refusal: Refusal, view: ViewRights) -> list[str]:
-    table, reader = (refusal.schema, refusal.name), (view.reader,)
+def _ways_out(refusal: Refusal, reader: str, view: ViewRights) -> list[str]:
+    table = (refusal.schema, refusal.name)
     found: list[str] = []
     if refusal.lacking is not None:
         if refusal.lacking:
             columns = sql.SQL(", ").join(map(sql.Identifier, refusal.lacking))
             grant = sql.SQL("GRANT SELECT ({}) ON {} TO {};")
-            found.append(grant.format(columns, sql.Identifier(*table), sql.Identifier(*reader)).as_string(None))
+            found.append(grant.format(columns, sql.Identifier(*table), sql.Identifier(reader)).as_string(None))
         else:
-            found.append(_statement("GRANT SELECT ON {} TO {};", table, reader))
+            found.append(_statement("GRANT SELECT ON {} TO {};", table, (reader,)))
     if refusal.is_filtered:
-        found.append(_statement("ALTER ROLE {} BYPASSRLS;", reader))
+        found.append(_statement("ALTER ROLE {} BYPASSRLS;", (reader,)))
     if refusal.is_mapped_otherwise:
         found.append(_statement("ALTER VIEW {} SET (security_invoker = true);", (view.schema, view.name)))
     return found

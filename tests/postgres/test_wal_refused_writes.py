@@ -13,6 +13,7 @@ from capture_kit import Kit, killed_at
 from wal_shops import REPLICATOR, WalShop
 from wal_tables import BOTH, Writer, always_surveyed, kit, shop, until, writer
 
+import millstream
 from millstream.catalog.attached import BEHIND, CaptureMode
 from millstream.refresh.capture import source
 from millstream.sources.postgres.installed import BufferSettings
@@ -254,5 +255,8 @@ def test_a_publication_of_the_owner_is_theirs_to_alter(kit: Kit, writer: Writer,
         make(writer, NOTHING)
         kit.tick()
         assert [w for w in kit.warned if f'ALTER PUBLICATION "{name}" DROP TABLE "public"."d"' in w]
-        superuser.execute(f"ALTER PUBLICATION {name} DROP TABLE public.d")
+        with millstream.connect(kit.root) as ms:
+            assert {row.source_table: row.alert for row in ms.check_cdc_health()}["public.d"] == "writes_refused"
+            superuser.execute(f"ALTER PUBLICATION {name} DROP TABLE public.d")
+            assert "writes_refused" not in [row.alert for row in ms.check_cdc_health()]
     assert_goes_on(kit, writer)

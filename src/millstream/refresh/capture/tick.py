@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from enum import Enum, auto
 
 from millstream.catalog.attached import (
+    BEHIND,
     HINDERED,
     MISSING,
     RESYNC,
@@ -306,11 +307,12 @@ class Tick(TickState):
     def _marked(self, cut: Cut, reading: Reading) -> Reading:
         """Make durable what is about to be counted as read, which a crash must not undo; with a mark if it is landed.
 
-        Without one where there is nothing to land: it is a transaction, after which no tick finds that nothing was
-        written.
+        Without one where there is nothing to land, or that is tried again in vain: it is a transaction, after which no
+        tick finds that nothing was written.
         """
         is_free, is_marked = cut.connection is not self.connection, False
-        if reading.windows or self.again:
+        compared = [self.captures[id_].details for id_ in self.again]
+        if reading.windows or any(BUFFER in details and BEHIND not in details for details in compared):
             schema = buffer_settings(self.database, self.catalog).schema
             is_marked = note_mark(self.connection if is_free else self.second(), schema, cut.position, self.started)
         if not is_marked:

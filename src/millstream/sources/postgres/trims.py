@@ -36,7 +36,13 @@ def create_trims(connection: Connection, schema: str) -> None:
 
 def note_trims(connection: Connection, schema: str, oids: Sequence[int], snapshot: str) -> None:
     """Say that buffers will no longer have what a snapshot sees: before it is deleted, or with that."""
-    _note(connection, schema, oids, snapshot)
+    try:
+        _note(connection, schema, oids, snapshot)
+    except errors.UndefinedTable:  # buffers that were installed before this was kept
+        if connection.info.transaction_status is not TransactionStatus.IDLE:
+            raise
+        create_trims(connection, schema)
+        _note(connection, schema, oids, snapshot)
 
 
 def note_mark(connection: Connection, schema: str, snapshot: str, started: str) -> bool:

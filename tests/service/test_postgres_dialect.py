@@ -69,6 +69,7 @@ QUERIES = {
                   UNION
                   SELECT o.id, o.qty FROM orders o JOIN r ON o.id = r.id + 1
                 ) SELECT * FROM r""",
+    "totals": "SELECT customer, count(*) AS n, grouping(customer) AS g FROM orders GROUP BY ROLLUP (customer)",
     "together": "SELECT customer FROM orders UNION SELECT name FROM customers WHERE name ~ '^b'",
 }
 

@@ -47,6 +47,7 @@ _WRITTEN = {
     "jsonarrayagg": ("JSON_ARRAYAGG",),
     "jsonobjectagg": ("JSON_OBJECTAGG",),
     "jsonkeyvalue": ("VALUE",),
+    "ordered": ("ASC", "NULLS", "FIRST", "LAST"),
     "return_type": ("RETURNING",),
     "empty": ("DEFAULT", "ON"),
     "error": ("DEFAULT", "ON"),

@@ -65,6 +65,7 @@ PLAIN: list[tuple[pa.DataType, str, list[Any]]] = [
     (pa.list_(pa.timestamp("us")), "timestamp without time zone[]", [[dt.datetime(2024, 1, 1)]]),
     (pa.list_(pa.bool_()), "boolean[]", [[True, False]]),
 ]
+_LARGEST, _LEAST = int(Decimal("3.4028235e38")), Decimal("1e-45")
 JSON: list[tuple[pa.DataType, list[tuple[Any, Any]]]] = [
     (
         pa.struct([("a", pa.int64()), ("b", pa.string()), ("c", pa.decimal128(38, 10))]),
@@ -77,6 +78,10 @@ JSON: list[tuple[pa.DataType, list[tuple[Any, Any]]]] = [
     ),
     (pa.map_(pa.string(), pa.int64()), [([("k", 1), ("l", None)], {"k": 1, "l": None}), ([], {})]),
     (pa.map_(pa.int32(), pa.float64()), [([(1, float("nan"))], {"1": "nan"})]),
+    (
+        pa.struct([("r", pa.float32()), ("s", pa.list_(pa.float32()))]),  # as to_jsonb(0.1::real) is
+        [({"r": 0.1, "s": [3.4028234663852886e38, 1e-45, None]}, {"r": Decimal("0.1"), "s": [_LARGEST, _LEAST, None]})],
+    ),
     (pa.list_(pa.list_(pa.int64())), [([[1], [], [2, 3]], [[1], [], [2, 3]])]),
     (
         pa.list_(pa.struct([("d", pa.date32()), ("t", pa.timestamp("us")), ("x", pa.binary()), ("y", pa.bool_())])),

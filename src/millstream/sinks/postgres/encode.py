@@ -10,6 +10,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -121,6 +122,8 @@ def _json(value: Any, arrow: pa.DataType, name: str) -> str:
             return f"{value:f}"
         case float() if not math.isfinite(value):
             return _quoted(str(value), name)
+        case float() if pa.types.is_float32(arrow):  # the digits of a float, not those of the double that holds it
+            return str(np.float32(value))
         case bytes():
             return _quoted(base64.b64encode(value).decode(), name)
         case dt.date():

@@ -125,6 +125,7 @@ class Expressions:
         name, table = folded(node.this), folded(node.args.get("table")) or None
         path = [folded(part) for part in node.parts[:-2]]
         scope: Scope | None = self.scope
+        passed: list[Scope] = []
         while scope is not None:
             if table is None:
                 found = [value for column, value in scope.unqualified() if column == name]
@@ -134,10 +135,13 @@ class Expressions:
                 raise wrong(f"the column {name} is ambiguous", node, self.queries.sql, hint="qualify it by its table")
             if found:
                 self.refuse_twin(name, [i for i in scope.items if table in (None, i.name)])
+                for inner in passed:
+                    inner.is_correlated = True
                 return found[0]
             whole = self._whole_item(name, scope) if table is None else None
             if whole is not None:
                 return whole
+            passed.append(scope)
             scope = scope.outer
         shown = ".".join((*path, table, name)) if table else name
         raise wrong(f"there is no column {shown}", node, self.queries.sql, Code.UNKNOWN_COLUMN)

@@ -76,6 +76,8 @@ class Scope:
     """What they were before: item and column. These are found by their qualified names only."""
     ctes: Mapping[str, tuple[Output, ...]] = field(default_factory=dict)
     """The queries of WITH that can be read here."""
+    is_correlated: bool = False
+    """Whether something here, or in a query inside, was found to be of a query around it."""
 
     def alias_for(self, name: str) -> str | None:
         """Another name for an item in Spark's text, if one here or around it has its name in another case."""

@@ -212,6 +212,9 @@ class Translator:
         sets = sets_of(group) if group is not None else []
         if all(sets) or sets == [[]]:
             return None
+        if expressions.scope.is_correlated:
+            hint = "group in a subquery of FROM that does not, or leave the empty set out"
+            raise RefusalError("the empty grouping set in a subquery that refers to the query around it", hint)
         keys: dict[str, Value] = {}
         numbered: list[frozenset[int]] = []
         for nodes in sets:

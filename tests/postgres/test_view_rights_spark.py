@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 @pytest.fixture
 def lake(spark: SparkSession, shop: Shop, tmp_path: Path) -> Iterator[CapturedLake]:
-    """The attaching role may read all tables; a stranger may read `public.open`, and makes views of his own."""
+    """The attaching role may read all tables; a stranger may read `public.open`, and owns a schema for views."""
     as_superuser(shop, f"CREATE SCHEMA stranger AUTHORIZATION {STRANGER}")
     as_stranger(
         shop,

@@ -26,7 +26,7 @@ GROUP, NOBODY = "view_group", "view_nobody"
 
 @pytest.fixture
 def superuser(shop: Shop) -> Iterator[Superuser]:
-    """Makes a view of a stranger's over a table that he may read by himself, and one over that view."""
+    """Makes a view that a stranger owns over a table that the stranger may read, and another one over that view."""
     with shop.owner() as owner:
         run(owner, "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")
         run(owner, "CREATE TABLE other (id int PRIMARY KEY, v int)")

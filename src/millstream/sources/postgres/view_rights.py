@@ -159,7 +159,7 @@ class ViewRights:
         return hashlib.sha256(repr((self.text, self.is_invoker)).encode()).hexdigest()[:16]
 
     def reading_error(self) -> MillstreamError | None:
-        """Why what its text names may not be read through it, whoever names the view."""
+        """Why what its text names may not be read through it."""
         if self.is_invoker:
             return self._error(self.refusals, self.role, f"the role that reads it, {self.role} (security_invoker)")
         return self._error(self.refusals, self.owner, f"its owner {self.owner}")

@@ -189,19 +189,22 @@ def answering(
         MillstreamError: SOURCE_CHANGED, LOCK_TIMEOUT, PRIVILEGE_MISSING, NOT_COMPARABLE, SNAPSHOT_LOST.
     """
     address = snapshot.address
-    with connect(address) as reader, connect(address) as other:
-        import_snapshot(reader, snapshot.name)
-        seen = look_at(reader, columns)
-        for look in seen.values():
-            _lock(reader, snapshot, look)
-        _require_same(other, columns, seen)
-        relations = read_relations(reader, list(columns))
-        _restrict(reader, time_zone, timeout_seconds)
-        _refuse_casts(reader, list(columns))
-        yield Answers(reader, relations, *_collation(reader))
-        _require_same(other, columns, seen)
-        reader.execute("ROLLBACK")
-        snapshot.check()
+    try:
+        with connect(address) as reader, connect(address) as other:
+            import_snapshot(reader, snapshot.name)
+            seen = look_at(reader, columns)
+            for look in seen.values():
+                _lock(reader, snapshot, look)
+            _require_same(other, columns, seen)
+            relations = read_relations(reader, list(columns))
+            _restrict(reader, time_zone, timeout_seconds)
+            _refuse_casts(reader, list(columns))
+            yield Answers(reader, relations, *_collation(reader))
+            _require_same(other, columns, seen)
+            reader.execute("ROLLBACK")
+            snapshot.check()
+    except psycopg.Error as e:
+        raise reading_error(address, e, "the tables of the query") from e
 
 
 def _lock(reader: Connection, snapshot: Snapshot, look: Look) -> None:

@@ -236,6 +236,13 @@ def test_what_cannot_be_compared(lake: CapturedLake, server: Server) -> None:
     ms.create_stream_table("volatile", f"SELECT id, random() AS r FROM {ORDERS}", refresh_mode="FULL")
     with refused(Code.NOT_COMPARABLE, "random"):
         ms.verify("volatile", against="postgres")
+    ms.spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        ms.create_stream_table("elsewhere", "SELECT sum(n) AS n FROM totals")
+    finally:
+        ms.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    with refused(Code.NOT_COMPARABLE, "time zone"):
+        ms.verify("elsewhere", against="postgres")
     other = new_shop(server)
     with other.owner() as owner:
         owner.execute("CREATE TABLE stock (id int)")

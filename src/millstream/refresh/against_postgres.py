@@ -299,6 +299,10 @@ def _one_database(chain: Sequence[StreamTable]) -> str:
     for table in chain:
         if table.definition.dialect != "postgres":
             raise _not_comparable(chain[-1], f"the query of {table.name} is in Spark's SQL")
+        if (why := unanswerable(table.definition.original_query)) is not None:
+            raise _not_comparable(table, why)
+        if table.definition.settings[_TIME_ZONE] != chain[-1].definition.settings[_TIME_ZONE]:
+            raise _not_comparable(chain[-1], f"{table.name} has another time zone")
         for dependency in table.definition.dependencies:
             if dependency.kind is not SourceKind.STREAM_TABLE:
                 databases[_database_of(dependency, chain[-1])] = dependency.name

@@ -196,20 +196,23 @@ def answering(
         MillstreamError: LOCK_TIMEOUT, PRIVILEGE_MISSING, NOT_COMPARABLE, SNAPSHOT_LOST, UNTRUSTED_CODE.
     """
     address = snapshot.address
-    with connect(address) as reader, connect(address) as other:
-        import_snapshot(reader, snapshot.name)
-        seen, relations = look_at(reader, columns), read_relations(reader, list(columns))
-        for relation in relations.values():
-            _hold(reader, snapshot, relation)
-        _require_same(other, columns, seen)
-        for relation in relations.values():
-            refuse_planned_code(other, relation.oid, relation.qualified, trusted)
-        _restrict(reader, time_zone, timeout_seconds)
-        _refuse_casts(reader, list(columns))
-        yield Answers(reader, relations, *_collation(reader))
-        _require_same(other, columns, seen)
-        reader.execute("ROLLBACK")
-        snapshot.check()
+    try:
+        with connect(address) as reader, connect(address) as other:
+            import_snapshot(reader, snapshot.name)
+            seen, relations = look_at(reader, columns), read_relations(reader, list(columns))
+            for relation in relations.values():
+                _hold(reader, snapshot, relation)
+            _require_same(other, columns, seen)
+            for relation in relations.values():
+                refuse_planned_code(other, relation.oid, relation.qualified, trusted)
+            _restrict(reader, time_zone, timeout_seconds)
+            _refuse_casts(reader, list(columns))
+            yield Answers(reader, relations, *_collation(reader))
+            _require_same(other, columns, seen)
+            reader.execute("ROLLBACK")
+            snapshot.check()
+    except psycopg.Error as e:
+        raise reading_error(address, e, "the tables of the query") from e
 
 
 def _hold(reader: Connection, snapshot: Snapshot, relation: Relation) -> None:

@@ -252,6 +252,27 @@ def test_rows_that_others_refer_to_are_not_taken_away(shop: Shop, action: str) -
     assert t.rows() == Counter(WIDE)
 
 
+def test_rows_that_are_written_again_fire_statement_triggers_only(shop: Shop) -> None:
+    t = widening(
+        shop,
+        "CREATE TABLE public.seen (what text); GRANT INSERT ON public.seen TO millstream",
+        "CREATE FUNCTION public.see() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO seen VALUES (TG_LEVEL || ' ' || TG_OP); RETURN NULL; END $$",
+        *(
+            f"CREATE TRIGGER {level} {when} INSERT OR UPDATE OR DELETE ON public.totals FOR EACH {level} "
+            "EXECUTE FUNCTION public.see()"
+            for level, when in (("row", "BEFORE"), ("statement", "AFTER"))
+        ),
+        schema=schema_of(pa.string(), pa.int64()),
+        rows=(("one", 10), ("two", 20), ("3", 30)),
+    )
+    done = t.serve(*WIDE)
+    assert (done.counts.inserted, done.counts.updated, done.counts.deleted) == (2, 0, 3)
+    assert t.run("SELECT what FROM public.seen") == [("STATEMENT DELETE",), ("STATEMENT INSERT",)]
+    assert t.run("SELECT tgenabled FROM pg_trigger WHERE tgrelid = 'public.totals'::regclass") == [("O",), ("O",)]
+    assert t.rows() == Counter(WIDE)
+
+
 @pytest.mark.parametrize("change", ["ALTER COLUMN v TYPE text", "ALTER COLUMN v TYPE smallint", "DROP COLUMN v"])
 def test_a_column_that_somebody_else_has_altered_is_theirs_to_undo(shop: Shop, change: str) -> None:
     t = widening(shop, f"ALTER TABLE public.totals {change}")

@@ -41,28 +41,32 @@ def outgrown(target: Target, found: Found) -> list[ServedColumn]:
     return [c for c in target.columns if found.columns.get(c.name) != c.pg_type]
 
 
-def retype(connection: Connection, target: Target, found: Found) -> None:
+def retype(connection: Connection, target: Target, found: Found) -> int:
     """Give columns the types of the result, inside the transaction that brings the table to it.
+
+    Returns:
+        How many rows were deleted for it.
 
     Raises:
         MillstreamError: DEPENDENTS_EXIST if users made something that PostgreSQL does not alter a column under.
     """
     columns = outgrown(target, found)
     if not columns:
-        return
+        return 0
     lock_out_readers(connection, target.named(found.oid))
     usings = {c.name: _converted(connection, c, found.columns[c.name]) for c in columns}
     null = sql.SQL("NULL")
     kept = {name: using if name in (target.key or ()) else null for name, using in usings.items()}
     try:
         if _alter(connection, target, columns, usings, only=False) or _alter(connection, target, columns, kept):
-            return
+            return 0
         _refuse_references(connection, target, found)
         with users_path(connection, target):
-            connection.execute(sql.SQL("DELETE FROM ONLY {}").format(target.relation))
+            gone = connection.execute(sql.SQL("DELETE FROM ONLY {}").format(target.relation)).rowcount
         statement = _statement(target, columns, dict.fromkeys(usings, null), only=True)
         with users_path(connection, target):
             connection.execute(statement)
+        return gone
     except _IN_THE_WAY as e:
         said = e.diag.message_primary or type(e).__name__
         detail = f" ({e.diag.message_detail})" if e.diag.message_detail else ""

@@ -260,14 +260,15 @@ class PostgresSink:
             places = self._ledger.places(target) if _needs_places(target, triggers if is_auto else ()) else None
             names = [c.name for c in target.columns]
             stage(connection, target, (("P", line) for piece in feed.contents() for line in lines_of(piece, names)))
-            retype(connection, target, found)
-            rewrite.locate(connection, target)
             written = WrittenElsewhere(connection, self._sources if live else {})
             with suppressed(connection, target, [t for t in triggers if t not in live]):
+                gone = retype(connection, target, found)
+                rewrite.locate(connection, target)
                 if places is not None:
                     self._prepare_places(target, places)
                     by_place.note_keys(connection, target)
                 counts = move(connection, target, by_place=places is not None, may_veto=found.has_rules)
+                counts = replace(counts, deleted=counts.deleted + gone)
                 if places is not None:
                     by_place.record_all(connection, places)
             if entry.key != Key.of(target):

@@ -96,7 +96,7 @@ def by_duckdb(path: str) -> pa.Table:
     handed = by_delta_rs(path)
     with duckdb.connect() as connection:
         connection.register("handed", handed)
-        return connection.execute("SELECT * FROM handed").to_arrow_table()
+        return connection.sql("SELECT * FROM handed").to_arrow_table()
 
 
 READERS: dict[str, Callable[[str], pa.Table]] = {"delta-rs": by_delta_rs, "polars": by_polars, "duckdb": by_duckdb}

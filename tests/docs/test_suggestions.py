@@ -64,6 +64,7 @@ def statement_in(said: str) -> str:
         kept.append(bare)
     text = " ".join(kept)
     text = re.sub(r"'(?:…|<[^>]*>)'", "'service=zz'", text).replace("…", NAME)
+    text = text.replace(f"NUMERIC ({NAME} AS {NAME})", f"NUMERIC ({NAME}.{NAME}.{NAME} AS DECIMAL(2,1))")
     return re.sub(r"<[^>]*>", "SELECT 1 AS x", text.replace("AS <its name>", f"AS {NAME}"))
 
 

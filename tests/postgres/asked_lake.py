@@ -47,7 +47,7 @@ CORPUS = {
     "count_distinct": "SELECT count(DISTINCT note) AS n, count(DISTINCT customer) FILTER (WHERE id > 9) AS m FROM "
     "shop.public.orders",
     "grouping_sets": "SELECT customer, note, sum(amount) AS s, grouping(note) AS g FROM shop.public.orders GROUP BY "
-    "GROUPING SETS ((customer), (customer, note))",
+    "ROLLUP (customer, note)",
     "ranks": "SELECT id, rank() OVER (PARTITION BY customer ORDER BY amount DESC) AS r FROM shop.public.orders",
     "running": "SELECT id, sum(amount) OVER (PARTITION BY customer ORDER BY placed) AS s FROM shop.public.orders",
     "numbered": "SELECT id, row_number() OVER (ORDER BY amount, id) AS r, lag(id) OVER (ORDER BY id) AS p FROM "

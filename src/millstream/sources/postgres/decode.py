@@ -229,5 +229,5 @@ def _wider_range(column: MirrorColumn, text: str) -> str:
     return (
         f"declare a range that holds it, such as {range_.upper()}, where the database is attached: "
         f"`millstream attach NAME ADDRESS --numeric '{name}={range_}'`, "
-        f"or ATTACH POSTGRES … NUMERIC ({name} AS {range_.upper()})"
+        f"or ATTACH POSTGRES '…' AS … NUMERIC ({name} AS {range_.upper()})"
     )

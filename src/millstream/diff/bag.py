@@ -20,7 +20,7 @@ from millstream.diff.aggregate.accumulator import OLD
 from millstream.diff.base import Difference
 from millstream.diff.plan import MORE, NET, PLACE, REMOVED, Kind, Layout, Step
 from millstream.diff.share import share
-from millstream.diff.zset import consolidate, identical, renamed, told_by
+from millstream.diff.zset import consolidate, identical, identifying, renamed
 from millstream.ops import (
     AntiJoin,
     Column,
@@ -97,7 +97,7 @@ class BagStage:
         agrees = conjuncts(identical(self.body.columns, "", OLD))
         joined = InnerJoin((going, stored), tuple(agrees), small_first=True)
         order = exp.Order(expressions=[exp.Ordered(this=col(c.name + OLD)) for c in PLACE])
-        rank = exp.Window(this=exp.RowNumber(), partition_by=told_by(self.body.columns), order=order)
+        rank = exp.Window(this=exp.RowNumber(), partition_by=identifying(self.body.columns), order=order)
         ranked = Project(
             joined,
             (

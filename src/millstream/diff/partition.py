@@ -22,7 +22,7 @@ from sqlglot import exp
 from millstream.diff.base import Difference
 from millstream.diff.plan import NET, PLACE, TOUCHED, Kind, Layout, Step
 from millstream.diff.share import share
-from millstream.diff.zset import distinct_columns, renamed, told_by
+from millstream.diff.zset import distinct_columns, identifying, renamed
 from millstream.ops import Column, Filter, Item, Project, Relation, SemiJoin, Table, UnionAll, Window
 from millstream.ops.expressions import (
     ONE,
@@ -123,7 +123,7 @@ class PartitionStage:
                 Project(stored, (*keep(columns), *keep(PLACE), Item(cast(exp.Neg(this=ONE), "bigint"), WEIGHT_COLUMN))),
             )
         )
-        equals = told_by(columns)
+        equals = identifying(columns)
         order = exp.Order(expressions=[exp.Ordered(this=col(c.name), nulls_first=True) for c in PLACE])
         surplus = exp.Window(this=total(weight()), partition_by=equals)
         number = exp.Window(this=exp.RowNumber(), partition_by=[*equals, weight()], order=order)

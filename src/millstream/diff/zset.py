@@ -13,7 +13,7 @@ from millstream.ops.expressions import ONE, ZERO, all_of, cast, col, compare, ke
 from millstream.ops.relations import WEIGHT_COLUMN, Column
 
 _FLOATING = re.compile(r"\b(float|double)\b", re.IGNORECASE)
-_KEY, _TEXT = "__ms_same_", "__ms_said_"  # before the number of a column that rows are told apart by
+_KEY, _TEXT = "__ms_same_", "__ms_said_"  # before the number of a column that distinguishes rows
 
 
 def weighted(relation: Relation) -> Relation:
@@ -43,7 +43,7 @@ def consolidate(relation: Relation) -> Relation:
     """The net effect: each row once, with the sum of its weights, rows of weight zero dropped.
 
     Rows are one here if their bits are. GROUP BY takes -0.0 for 0.0 and gives 0.0 for both; so where there are floats,
-    it groups by what `told_by` says, and takes the values themselves from any row of the group.
+    it groups by what `identifying` says, and takes the values themselves from any row of the group.
     """
     floats = [c for c in relation.columns if holds_floats(c)]
     keys = list(keep(c for c in relation.columns if c not in floats))
@@ -57,15 +57,15 @@ def consolidate(relation: Relation) -> Relation:
     return Project(net, keep((*relation.columns, WEIGHT_COLUMN))) if floats else net
 
 
-def told_by(columns: Iterable[Column]) -> list[exp.Expr]:
+def identifying(columns: Iterable[Column]) -> list[exp.Expr]:
     """Expressions that all agree for two rows exactly if their bits do.
 
     Two values that are equal differ by the signs of zeros at most, and those are seen in their texts.
     """
-    told: list[exp.Expr] = []
+    found: list[exp.Expr] = []
     for column in columns:
-        told += [col(column.name), _text(column.name)] if holds_floats(column) else [col(column.name)]
-    return told
+        found += [col(column.name), _text(column.name)] if holds_floats(column) else [col(column.name)]
+    return found
 
 
 def identical(columns: Iterable[Column], left: str, right: str) -> exp.Expr:

@@ -76,7 +76,7 @@ class Held:
 
     @property
     def is_at_one_moment(self) -> bool:
-        """Whether all tables are at the snapshot: a refresh that loads sources anew ends at another moment."""
+        """Whether all tables are at the snapshot: a refresh that reloads sources ends at another moment."""
         return self.snapshot is not None and all(
             self.captured.get(name) == version
             for table in self.tables.values()

@@ -24,12 +24,12 @@ class Arguments:
     Args:
         handled: what is looked at, be it to refuse some of its values.
         refused: what is refused wherever it has a value.
-        telling: those of the refused ones that say something by False, too.
+        false_counts: those of the refused ones that say something by False, too.
     """
 
     handled: frozenset[str]
     refused: frozenset[str] = frozenset()
-    telling: frozenset[str] = frozenset()
+    false_counts: frozenset[str] = frozenset()
 
 
 Registry = Mapping[type[exp.Expr], Arguments]
@@ -58,10 +58,12 @@ class Unhandled:
         return node or self.node
 
 
-def arguments(handled: str, refused: str = "", telling: str = "") -> Arguments:
+def arguments(handled: str, refused: str = "", false_counts: str = "") -> Arguments:
     """The arguments of a class from names with blanks between them."""
     return Arguments(
-        frozenset(handled.split()), frozenset(refused.split()) | frozenset(telling.split()), frozenset(telling.split())
+        frozenset(handled.split()),
+        frozenset(refused.split()) | frozenset(false_counts.split()),
+        frozenset(false_counts.split()),
     )
 
 
@@ -80,6 +82,6 @@ def unhandled(tree: exp.Expr, registry: Registry) -> Iterator[Unhandled]:
             if value is None or value == [] or argument in known.handled:
                 continue
             # the parser writes False for most clauses that are not there; of a clause nobody knows it may mean anything
-            if value is False and argument in known.refused - known.telling:
+            if value is False and argument in known.refused - known.false_counts:
                 continue
             yield Unhandled(node, argument)

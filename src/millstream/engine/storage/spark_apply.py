@@ -73,9 +73,9 @@ def _keyed_source(removed: DataFrame, added: DataFrame, columns: Sequence[str], 
 def _bag_source(contents: DataFrame, removed: DataFrame, added: DataFrame, schema: StructType) -> DataFrame:
     names, same = [naming.quote(f.name) for f in schema.fields], [f"{_SAME}{i}" for i in range(len(schema.fields))]
     values = [F.first(n).alias(f.name) for n, f in zip(names, schema.fields, strict=True)]
-    told = identities(schema.fields, _SAME)
-    gone = removed.groupBy(*told).agg(*values, F.count("*").alias("gone"))
-    t, g = contents.select("*", *told).alias("t"), gone.alias("g")
+    identity = identities(schema.fields, _SAME)
+    gone = removed.groupBy(*identity).agg(*values, F.count("*").alias("gone"))
+    t, g = contents.select("*", *identity).alias("t"), gone.alias("g")
     same_row = F.expr(" AND ".join(f"t.{n} <=> g.{n}" for n in same))
     found = t.join(F.broadcast(g), same_row, "left_semi")
     present = found.groupBy(*same).agg(*values, F.count("*").alias("present"))

@@ -37,7 +37,7 @@ _NO_TIMELINE = 0
 def is_older(connection: Connection, here: Here, database: AttachedDatabase, captures: Sequence[Capture]) -> bool:
     """Whether a database is at an earlier state than its mirrors.
 
-    The mark is looked at only after the server was started anew, without which nothing can be put back.
+    The mark is looked at only after the server was restarted, without which nothing can be put back.
     """
     positions = [database.position, *(c.details.get(POSITION) for c in captures)]
     mark, found = database.details.get(MARK), None

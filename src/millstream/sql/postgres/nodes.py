@@ -50,7 +50,7 @@ QUERIES: Mapping[type[exp.Expr], Arguments] = {
     exp.Lateral: arguments("this view outer alias ordinality", "cross_apply"),
     exp.Unnest: arguments("expressions alias offset", "explode_array"),
     exp.Where: _ONE,
-    exp.Group: arguments("expressions", "grouping_sets cube rollup totals", telling="all"),
+    exp.Group: arguments("expressions", "grouping_sets cube rollup totals", false_counts="all"),
     exp.GroupingSets: _LIST,
     exp.Rollup: _LIST,
     exp.Cube: _LIST,

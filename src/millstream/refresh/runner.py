@@ -361,5 +361,5 @@ def _as_error(cause: Exception, table: StreamTable, settings: Settings) -> Mills
     return MillstreamError(
         Code.REFRESH_FAILED,
         f"the refresh of {table.name} failed: {first_line(cause)}",
-        hint=f"{kept}; mend the data or the query and try again",
+        hint=f"{kept}; correct the data or the query and try again",
     )

@@ -143,5 +143,5 @@ def _refuse_nul(found: bool | None, name: str) -> None:
 
 def _refused(name: str, what: str) -> MillstreamError:
     return MillstreamError(
-        Code.SERVE_FAILED, f"the column {name} has {what}", hint=f"mend the data, or convert {name} in the query"
+        Code.SERVE_FAILED, f"the column {name} has {what}", hint=f"correct the data, or convert {name} in the query"
     )

@@ -156,7 +156,7 @@ def kill_everywhere(location: str) -> None:
             assert status == -signal.SIGKILL, (name, points, status)
             assert after == before, (name, points)
             points += 1
-        assert points >= 3, (name, points)
+        assert points >= (2 if name == "begin load" else 3), (name, points)  # a load only takes a number
         print(f"{name}: {points} points")
 
 

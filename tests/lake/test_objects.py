@@ -165,8 +165,10 @@ def test_renamed_tables(t: Lake) -> None:
         t.ms.refresh_stream_table("s")
     t.sql("ALTER STREAM TABLE s AS SELECT a FROM renamed")
     t.queries["s"] = "SELECT a FROM renamed"
+    assert t.last("s").action is Action.REINITIALIZE
+    t.assert_exact("s")
     t.insert("renamed", "11, 11")
-    t.refresh("s", Action.REINITIALIZE)
+    t.refresh("s", Action.APPEND_ONLY)
     with open_lake(t.root) as other:
         other.queries = t.queries
         other.insert("renamed", "12, 12")

@@ -320,7 +320,7 @@ class TestDetach:
             ledger = Ledger("millstream")
             ledger.prepare(connection)
             target = Target(table_id=new_id(), schema="public", table="orders", columns=())
-            ledger.add(connection, target, ms._catalog.lake_id(), "totals", 1, Key(None, False))
+            ledger.add(connection, target, ms._catalog.lake_id(), "totals", 1, key=Key(None, False), types={})
         with shop.server.superuser(shop.name) as superuser:
             superuser.execute(ms.detach_script("shop"))  # type: ignore[arg-type]
             assert superuser.execute("SHOW role").fetchone() == ("none",)
@@ -423,7 +423,15 @@ def test_detaching_forgets_what_was_served(ms: Millstream, shop: Shop) -> None:
         ledger.prepare(connection)
         for lake in (ms._catalog.lake_id(), "another lake"):
             target = Target(table_id=new_id(), schema="public", table="served", columns=())
-            ledger.add(connection, target, lake, "totals", find_relation(connection, "served").oid, Key(None, False))
+            ledger.add(
+                connection,
+                target,
+                lake,
+                "totals",
+                find_relation(connection, "served").oid,
+                key=Key(None, False),
+                types={},
+            )
     ms.detach("shop")
     assert "millstream" in schemas_of(shop), "another lake serves, too"
     with shop.connect() as connection:

@@ -23,6 +23,11 @@ def status_of(lake: Lake, name: str) -> tuple[Status, str]:
     return {s.name: s.status for s in lake.ms.status()}[name], text
 
 
+def last_load(t: Lake, name: str) -> Action:
+    """What the last refresh did that did something: a chain of which a definition was followed is refreshed again."""
+    return next(r.action for r in t.ms.refresh_history(name) if r.action is not Action.NO_DATA)
+
+
 def test_views_ten_deep(t: Lake) -> None:
     t.sql("CREATE VIEW v1 AS SELECT a, b FROM t")
     t.sql(*(f"CREATE VIEW v{i} AS SELECT a, b + 1 AS b FROM v{i - 1}" for i in range(2, 12)))
@@ -57,7 +62,7 @@ def test_a_view_that_comes_to_read_other_tables(t: Lake) -> None:
     t.insert("u", "8, 1")
     t.sql("ALTER VIEW v AS SELECT t.a, CAST(sums.b AS INT) AS b FROM t JOIN sums ON t.a + 5 = sums.a")
     assert set(t.refresh("above").frontier) == {"t", "u"}
-    assert [r.action for r in t.ms.refresh_history("s", 2)] == [Action.NO_DATA, Action.REINITIALIZE]
+    assert last_load(t, "s") is Action.REINITIALIZE
     t.assert_exact("s")
     t.assert_exact("sums")
     t.insert("t", "5, 25")
@@ -82,7 +87,7 @@ def test_a_view_that_comes_to_read_its_reader(t: Lake) -> None:
     assert status_of(t, "s")[0] is Status.ERROR
     t.sql("CREATE OR REPLACE VIEW v AS SELECT a FROM t WHERE a > 0")
     t.refresh("above")
-    assert [r.action for r in t.ms.refresh_history("s", 2)] == [Action.NO_DATA, Action.REINITIALIZE]
+    assert last_load(t, "s") is Action.REINITIALIZE
 
 
 def test_a_view_that_is_dropped_and_made_again(t: Lake) -> None:

@@ -43,7 +43,7 @@ def assert_held(kit: Kit, shop: Shop, *tables: str) -> None:
     """Tick, and compare the mirrors with what the held snapshot shows afterwards."""
     with Held(shop.address) as held:
         names = {f"shop.public.{t}" for t in tables}
-        kit.captures.advance(names, held.cut)
+        kit.captures.advance(names, at_cut=held.cut)
         assert held.snapshot is not None
         assert held.snapshot.position == (kit.database.position or {})["snapshot"]
         with connect(shop.address) as reader:

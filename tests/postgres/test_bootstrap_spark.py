@@ -98,5 +98,5 @@ def test_a_worker_s_error_keeps_its_code(spark: SparkSession, shop: Shop, tmp_pa
             error = coded_error(caught.value)
             assert error is not None
             assert error.code is Code.VALUE_UNSUPPORTED
-            assert "column d has the value infinity" in error.message
+            assert "column d of public.t has the value infinity" in error.message
             assert error.hint is not None

@@ -117,7 +117,7 @@ def test_more_columns_for_a_second_reader(lake: CapturedLake) -> None:
     assert written(lake.refresh("amounts")) == 0
     lake.ms.sql("ALTER STREAM TABLE notes AS SELECT id, name AS note FROM shop.public.customers")
     lake.queries["notes"] = "SELECT id, name AS note FROM shop.public.customers"
-    lake.refresh("notes", Action.REINITIALIZE)
+    lake.assert_exact("notes")
     assert len(lake.mirrors) == 2
     lake.ms.drop_stream_table("amounts")
     assert len(lake.mirrors) == 1

@@ -49,6 +49,7 @@ def assert_signed(lake: Lake) -> None:
     assert wrong == {}
 
 
+@pytest.mark.long
 def test_a_column_that_is_passed_through_keeps_its_sign(lake: Lake) -> None:
     lake.is_compared_at_end = True
     lake.table("t", COLUMNS, row(1, "-0"), row(2, "0"), row(3, "NaN"), row(4, "1.5"))
@@ -67,7 +68,13 @@ def test_a_column_that_is_passed_through_keeps_its_sign(lake: Lake) -> None:
         assert_signed(lake)
 
 
-@pytest.mark.parametrize("way", [{"direct_max_rows": 0}, {"direct_way": "never"}], ids=["staged", "merged"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param({"direct_max_rows": 0}, id="staged"),
+        pytest.param({"direct_way": "never"}, id="merged", marks=pytest.mark.long),
+    ],
+)
 def test_what_spark_applies_keeps_it_too(spark: SparkSession, tmp_path: Path, way: dict[str, object]) -> None:
     with open_lake(tmp_path / "lake", **way) as lake:
         lake.is_compared_at_end = True

@@ -313,13 +313,23 @@ class Tick(TickState):
         is_free, is_marked = cut.connection is not self.connection, False
         compared = [self.captures[id_].details for id_ in self.again]
         if reading.windows or any(BUFFER in details and BEHIND not in details for details in compared):
-            schema = buffer_settings(self.database, self.catalog).schema
-            is_marked = note_mark(self.connection if is_free else self.second(), schema, cut.position, self.started)
+            is_marked = self._leave_mark(cut, is_free=is_free)
         if not is_marked:
             is_free = is_free or can_flush_within_transaction(self.connection)
             flush_wal(self.connection if is_free else self.second())
         cut.connection.execute("SELECT")  # fails unless this is the server still that gave the snapshot
         return replace(reading, mark=cut.position) if is_marked else reading
+
+    def _leave_mark(self, cut: Cut, *, is_free: bool) -> bool:
+        """Whether a mark was left: the role may have no second connection, and then the tick goes on without one."""
+        schema = buffer_settings(self.database, self.catalog).schema
+        try:
+            connection = self.connection if is_free else self.second()
+        except MillstreamError as error:
+            if error.code is not Code.DATABASE_UNREACHABLE:
+                raise
+            return False
+        return note_mark(connection, schema, cut.position, self.started)
 
     def _land(self, cut: Cut, verdicts: Mapping[str, Verdict], reading: Reading, reread: Mapping[str, str]) -> None:
         touched, before = {*reading.windows, *reread}, dict(self.captures)

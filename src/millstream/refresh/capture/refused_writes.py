@@ -78,7 +78,7 @@ def _recorded(catalog: Catalog, before: AttachedDatabase, after: AttachedDatabas
 
 
 def news(before: AttachedDatabase, after: AttachedDatabase) -> list[str]:
-    """What a user is told once: the tables that only their owner can have written to again."""
+    """What is reported to a user once: the tables whose writers only their owner can unblock."""
     known, found = before.details.get(REFUSED, {}), after.details.get(REFUSED, {})
     return [
         f"PostgreSQL refuses to update or delete rows of {table}: it is published without a replica identity; "

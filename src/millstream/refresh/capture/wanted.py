@@ -46,7 +46,7 @@ def is_of(capture: Capture, relation: Relation, ranges: Mapping[str, str]) -> bo
 
 
 def wanted_columns(relation: Relation, used: Sequence[str], ranges: Mapping[str, str]) -> tuple[MirrorColumn, ...]:
-    """The columns a query uses, and those of the key, by which rows are told apart.
+    """The columns a query uses, and those of the key, which identify rows.
 
     Args:
         ranges: those that users have declared for columns of `numeric`.

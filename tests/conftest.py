@@ -16,13 +16,15 @@ from millstream.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytest_plugins = ["kits.lake", "kits.postgres_fixtures", "kits.turns"]
+
 # The first example of a Spark or DuckDB test pays for warm-up; time limits are pytest-timeout's business.
 hypothesis.settings.register_profile("millstream", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("millstream")
 
 
 # Files are shared out among the processes of a run in this order, those that take longest first.
-_FIRST = ("tpch", "spark", "nexmark", "refresh", "service", "concurrency", "lake", "engine")
+_FIRST = ("tpch", "spark", "nexmark", "refresh", "service", "concurrency", "lake", "serving", "engine", "capture")
 
 
 @pytest.hookimpl(trylast=True)
@@ -38,7 +40,8 @@ def spark_settings() -> Settings:
     return Settings(
         spark_conf={
             "spark.driver.memory": "4g",
-            "spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=512m",
+            # Plans are compiled for one query each: the second compiler's work never pays for itself here.
+            "spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=512m -XX:TieredStopAtLevel=1",
         }
     )
 

@@ -1,4 +1,4 @@
-"""millstream: SQL queries over Delta tables that keep themselves exact."""
+"""millstream: exact, incrementally maintained SQL queries over Delta and PostgreSQL tables."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load the facade, and with it Spark, only when it is used: `millstream --help` shall not wait for it."""
+    """Load the facade, and with it Spark, only when it is used: `millstream --help` must not wait for it."""
     if name in {"Millstream", "connect"}:
         from millstream import service
 

@@ -1,4 +1,4 @@
-"""Every error a user can meet: a stable code, what happened, and the way out.
+"""Every error a user can meet: a stable code, what happened, and what to do about it.
 
 Callers match on `error.code`, never on the English text. The error page of the docs is generated from `Code`.
 """
@@ -38,14 +38,14 @@ class Code(StrEnum):
     UNSUPPORTED_SQL = ("UNSUPPORTED_SQL", "The construct cannot be maintained incrementally.")
     UNFAITHFUL_SQL = (
         "UNFAITHFUL_SQL",
-        "The query cannot be rewritten without a doubt about its meaning, so it is only recomputed.",
+        "millstream cannot be sure that its rewritten query means the same, so the query is only recomputed.",
     )
     VOLATILE_FUNCTION = ("VOLATILE_FUNCTION", "The query calls a function whose result changes between calls.")
     DUPLICATE_COLUMN = ("DUPLICATE_COLUMN", "Two output columns have the same name.")
     UNSUPPORTED_TYPE = ("UNSUPPORTED_TYPE", "A column's type cannot be stored or compared.")
 
     # The catalog
-    NAME_INVALID = ("NAME_INVALID", "The name is not a valid name for what it is to name.")
+    NAME_INVALID = ("NAME_INVALID", "The name is not valid for this kind of object.")
     NAME_TAKEN = ("NAME_TAKEN", "A table, view, stream table, schema or database of that name exists already.")
     NOT_A_STREAM_TABLE = ("NOT_A_STREAM_TABLE", "There is no stream table of that name.")
     CYCLE = ("CYCLE", "The query would make the stream table read itself.")
@@ -53,8 +53,8 @@ class Code(StrEnum):
         "DEPENDENTS_EXIST",
         "Stream tables read the object or are served into it, or views and keys depend on a served table.",
     )
-    INCOMPATIBLE_CHANGE = ("INCOMPATIBLE_CHANGE", "The new query has other columns and something reads the old ones.")
-    SCHEDULE_INVALID = ("SCHEDULE_INVALID", "The schedule is no duration, cron expression or CALCULATED.")
+    INCOMPATIBLE_CHANGE = ("INCOMPATIBLE_CHANGE", "The new query has other columns, and dependents use the old ones.")
+    SCHEDULE_INVALID = ("SCHEDULE_INVALID", "The schedule is not a duration, a cron expression or CALCULATED.")
     MODE_INVALID = ("MODE_INVALID", "The refresh mode is not one of AUTO, DIFFERENTIAL, DIFFERENTIAL STRICT, FULL.")
     STATUS_INVALID = ("STATUS_INVALID", "The status is not one of ACTIVE, SUSPENDED.")
     CATALOG_TOO_NEW = ("CATALOG_TOO_NEW", "The catalog was written by a newer millstream.")
@@ -62,8 +62,8 @@ class Code(StrEnum):
     CATALOG_FAILED = ("CATALOG_FAILED", "The catalog's database refused a statement or is damaged.")
 
     # Writing where only refreshes may write
-    STREAM_TABLE_READ_ONLY = ("STREAM_TABLE_READ_ONLY", "Stream tables change by refresh only.")
-    ATTACHED_READ_ONLY = ("ATTACHED_READ_ONLY", "Tables of an attached database are changed in that database.")
+    STREAM_TABLE_READ_ONLY = ("STREAM_TABLE_READ_ONLY", "Only refreshes change stream tables.")
+    ATTACHED_READ_ONLY = ("ATTACHED_READ_ONLY", "Tables of an attached database can only be changed in that database.")
     SOURCE_DDL_BLOCKED = ("SOURCE_DDL_BLOCKED", "The source's columns are in use and block_source_ddl is set.")
 
     # Sources and refreshes
@@ -71,24 +71,24 @@ class Code(StrEnum):
     SOURCE_CHANGED = ("SOURCE_CHANGED", "A source's columns changed so that the query no longer fits.")
     SOURCE_NO_CHANGE_FEED = ("SOURCE_NO_CHANGE_FEED", "A source records no changes and may not be altered.")
     SUSPENDED = ("SUSPENDED", "The stream table, or one it reads, is suspended.")
-    FULL_REQUIRED = ("FULL_REQUIRED", "DIFFERENTIAL STRICT was asked for and no delta is possible.")
+    FULL_REQUIRED = ("FULL_REQUIRED", "The mode is DIFFERENTIAL STRICT, and no delta is possible.")
     NOT_POPULATED = ("NOT_POPULATED", "The stream table has never been refreshed.")
     REFRESH_FAILED = ("REFRESH_FAILED", "The refresh failed; the old contents are still readable.")
     RECURSION_LIMIT = (
         "RECURSION_LIMIT",
-        "A recursion went beyond max_recursion rounds or max_recursion_rows; often its data have a cycle.",
+        "A recursion exceeded max_recursion rounds or max_recursion_rows; often its data have a cycle.",
     )
-    REFRESH_OPEN = ("REFRESH_OPEN", "A refresh of the stream table is under way, or was cut short and not recovered.")
+    REFRESH_OPEN = ("REFRESH_OPEN", "A refresh of the stream table is running, or was interrupted and not recovered.")
     LOCK_TIMEOUT = (
         "LOCK_TIMEOUT",
-        "Another refresh or transaction held the table for longer than the caller would wait.",
+        "Another refresh or transaction held the table for longer than the time limit.",
     )
     COMMIT_CONFLICT = ("COMMIT_CONFLICT", "Another writer changed the stream table's storage at the same time.")
     FRONTIER_LOST = ("FRONTIER_LOST", "A source no longer has the version the stream table was computed from.")
 
     # Verifying
-    ORACLE_INVALID = ("ORACLE_INVALID", "What a stream table is to be verified against is not known.")
-    NOT_COMPARABLE = ("NOT_COMPARABLE", "The stream table cannot be compared with what PostgreSQL answers.")
+    ORACLE_INVALID = ("ORACLE_INVALID", "The system to verify a stream table against is unknown.")
+    NOT_COMPARABLE = ("NOT_COMPARABLE", "The stream table cannot be compared with PostgreSQL's answer.")
     ORACLE_FAILED = ("ORACLE_FAILED", "PostgreSQL could not answer the query it was asked to verify.")
 
     # PostgreSQL
@@ -96,12 +96,12 @@ class Code(StrEnum):
     SECRET_IN_ADDRESS = ("SECRET_IN_ADDRESS", "The address of a database holds a password.")
     DATABASE_UNREACHABLE = ("DATABASE_UNREACHABLE", "A database cannot be reached, or the connection was lost.")
     DATABASE_UNFIT = ("DATABASE_UNFIT", "The server is a standby or too old, or lacks what capture needs.")
-    DATABASE_REPLACED = ("DATABASE_REPLACED", "Another database answers under the address: restored or failed over.")
+    DATABASE_REPLACED = ("DATABASE_REPLACED", "Another database answers at the address: restored or failed over.")
     NOT_ATTACHED = ("NOT_ATTACHED", "There is no attached database of that name.")
-    NAME_AMBIGUOUS = ("NAME_AMBIGUOUS", "A name stands for several tables of a database.")
+    NAME_AMBIGUOUS = ("NAME_AMBIGUOUS", "A name matches several tables of a database.")
     PRIVILEGE_MISSING = (
         "PRIVILEGE_MISSING",
-        "The database's role may not do what capture or serving needs, or a view's owner may not read what it reads.",
+        "The database's role lacks a right that capture or serving needs, or a view's owner may not read its tables.",
     )
     VALUE_UNSUPPORTED = (
         "VALUE_UNSUPPORTED",
@@ -109,13 +109,13 @@ class Code(StrEnum):
     )
     UNTRUSTED_CODE = (
         "UNTRUSTED_CODE",
-        "Reading a source would run a function of another role with the rights of the role that reads.",
+        "Reading a source would run another role's function with the rights of the reading role.",
     )
     SNAPSHOT_LOST = (
         "SNAPSHOT_LOST",
-        "The snapshot under which tables were being read is gone: the reading starts over.",
+        "The snapshot under which tables were being read was lost; the read starts over.",
     )
-    CAPTURE_LOST = ("CAPTURE_LOST", "The captured changes of a database have a gap, so it must be read anew.")
+    CAPTURE_LOST = ("CAPTURE_LOST", "The captured changes of a database have a gap, so its tables must be read again.")
     SERVE_FAILED = ("SERVE_FAILED", "The result could not be written into the served table.")
 
 

@@ -13,18 +13,20 @@ from millstream.errors import Code, MillstreamError
 
 RESERVED_PREFIX = "__ms_"
 
-WEIGHT = "__ms_w"  # how often a row of a Z-set counts; negative where it is taken away
+WEIGHT = "__ms_w"  # how often a row of a Z-set counts; negative if it is removed
 FILE = "__ms_file"  # the data file a stored row lies in ...
 ROW = "__ms_row"  # ... and its position there
 VISIBLE = "__ms_visible"  # false for a group that HAVING hides
-RECURSION = "__ms_recursion"  # the source by which the step of a recursion reads its rows; numbered from the second on
-CLOCK = "__ms_clock"  # the input that says what time it is, of a stage whose query asks for it
+RECURSION = (
+    "__ms_recursion"  # the source from which the step of a recursion reads its rows; numbered from the second on
+)
+CLOCK = "__ms_clock"  # the input with the current time, in a stage whose query asks for it
 GROUP_ROWS = "__ms_rows"  # how many input rows a group has
 
 DEFAULT_SCHEMA = "default"
 
 _NAMES = 10_000
-"""So many names are kept as they were read: a tick asks for those of all its tables, again and again."""
+"""How many parsed names are cached: every tick parses the names of all its tables."""
 
 _PART = re.compile(r"[^\W\d]\w*\Z")
 _CAPITALS = str.maketrans({chr(code): chr(code + 32) for code in range(ord("A"), ord("Z") + 1)})
@@ -152,10 +154,6 @@ class TableName:
         if self.database is not None:
             return f"{self.schema}.{_shown(self.name)}"
         return self.name if self.schema == DEFAULT_SCHEMA else f"{self.schema}.{self.name}"
-
-    def quoted(self) -> str:
-        """The name for a SQL text given to Spark."""
-        return ".".join(quote(part) for part in self.parts)
 
 
 def _shown(part: str) -> str:

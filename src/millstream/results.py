@@ -55,14 +55,14 @@ class InitiatedBy(StrEnum):
 
 
 class Portion(str):
-    """What is being done, where it is known how far it has come: a text, with the share that is done."""
+    """A progress text with the share of the work that is done."""
 
     __slots__ = ("share",)
     share: float
 
     @classmethod
     def of(cls, text: str, done: int, expected: int) -> Portion:
-        """So much of what is expected; an estimate may turn out too small."""
+        """A text with its share; more may be done than was expected."""
         portion = cls(text)
         portion.share = min(done / max(expected, 1), 1.0)
         return portion
@@ -147,8 +147,8 @@ class SourceStatus:
     Args:
         cdc: how changes are to be captured: `auto`, `trigger` or `wal`; `mode` is how they are.
         position: how far the table was read: a snapshot of the database, or a place in its WAL.
-        staleness: seconds since what was read was all there is; 0 while the database says that nothing has come since.
-        buffered_rows: changes that wait in the database; None where that cannot be told.
+        staleness: seconds since the table had no unread changes; 0 while the database says that it has none.
+        buffered_rows: changes that wait in the database; None where that is not known.
         readers: the stream tables that read it directly.
         hindrance: why triggers capture it where `cdc` would have its WAL read.
         state: of the table: `FOLLOWED` with the others of its database; `LOADING`; `BEHIND` them, because something is

@@ -26,51 +26,53 @@ class Settings:
     # What a refresh does
     differential_max_change_ratio: float = field(default=0.15, metadata={"range": (0.0, 1.0)})
     """Changed rows / source rows above which AUTO recomputes, from 1,000 changed rows on, until the table's history
-    allows a prediction; with 0 it never recomputes for the cost, with 1 always."""
+    allows a prediction; with 0 it never recomputes because of the cost, with 1 always."""
     merge_strategy: MergeStrategy = "auto"
-    """How a delta is applied: `merge` always by Spark's MERGE; `delete_insert` and `auto` by marking old rows dead and
-    appending new ones wherever the table and its store allow it, and by MERGE elsewhere."""
+    """How a delta is applied: `merge` always uses Spark's MERGE; `auto` marks old rows as deleted and appends new ones
+    if the table and its storage allow it, and uses MERGE otherwise; `delete_insert` is like `auto`, but updates no row:
+    it deletes all affected rows and inserts their new versions, in the same commit."""
     min_schedule_seconds: int = field(default=1, metadata={"range": (1, 86_400)})
     """The shortest schedule a stream table may have."""
     max_consecutive_errors: int = field(default=3, metadata={"range": (1, 100)})
     """Failed refreshes in a row after which a stream table goes to ERROR."""
     block_source_ddl: bool = False
-    """Refuse DDL that changes columns a stream table reads, instead of reinitialising it."""
+    """Refuse DDL that changes columns a stream table reads, instead of reinitialising the stream table."""
     enable_change_data_feed: bool = True
-    """Switch the change data feed on where a source lacks it."""
+    """Switch on the change data feed of a source that lacks it."""
     max_recursion: int = field(default=1_000, metadata={"range": (1, 1_000_000)})
     """Rounds after which a WITH RECURSIVE that has not ended fails the refresh."""
     max_recursion_rows: int = field(default=10_000_000, metadata={"range": (1, 10_000_000_000)})
-    """Rows found in them after which a WITH RECURSIVE that has not ended fails the refresh."""
+    """Rows found after which a WITH RECURSIVE that has not ended fails the refresh."""
     verify_relative_tolerance: float = field(default=1e-9, metadata={"range": (0.0, 1.0)})
     """How far two doubles may differ, relative to the larger, and still be equal to `verify`."""
     verify_timeout_seconds: int = field(default=3_600, metadata={"range": (0, 1_000_000)})
-    """How long PostgreSQL may take to answer a query that `verify` asks it; 0 is for ever."""
+    """How long PostgreSQL may take to answer a query for `verify`; 0 means no limit."""
 
     # How changes of PostgreSQL databases are captured
     change_buffer_schema: str = "millstream_changes"
-    """The schema that is made in an attached database for what captures its changes; a database attached before keeps
-    the one it has."""
+    """The schema that capture creates in an attached database for its objects; databases that are already attached keep
+    theirs."""
     wal_transition_timeout: int = field(default=300, metadata={"range": (10, 3600)})
-    """Seconds the WAL has to catch up with the triggers when capture moves to it; then the triggers stay."""
+    """Seconds within which the WAL must catch up with the triggers when capture switches to it; otherwise the triggers
+    stay."""
     slot_lag_alert_bytes: int = field(default=100 << 20, metadata={"range": (0, 1 << 60)})
-    """How many bytes of WAL a slot may be behind, or keep, before `check_cdc_health` says so."""
+    """How many bytes of WAL a slot may lag or retain before `check_cdc_health` raises an alert."""
     trusted_owners: str = ""
-    """Roles of attached databases, with commas between them, whose functions may run with the rights of the role that
-    reads: PostgreSQL runs functions in a table's indexes, statistics and partition key to plan a query."""
+    """Roles of attached databases, separated by commas, whose functions may run with the rights of the reading role:
+    PostgreSQL runs functions in a table's indexes, statistics and partition key to plan a query."""
 
     # How results are served into PostgreSQL databases
     serving_schema: str = "millstream"
-    """The schema that is made in a database for the bookkeeping of what is served there."""
+    """The schema that serving creates in a database for its ledger."""
     user_triggers: UserTriggers = "auto"
-    """What users' triggers on served tables do, unless a table has its own choice: `auto` lets them fire, `off` keeps
-    them from firing, `on` is an old name of `auto`."""
+    """Whether users' triggers on served tables fire, unless a table has its own option: `auto` fires them, `off` does
+    not, `on` is an old name of `auto`."""
 
     # How Delta tables are reached
     direct_way: DirectWay = "auto"
     """`never` sends every read and commit through Spark, e.g. where two writers share an S3 bucket."""
     direct_max_rows: int = field(default=50_000, metadata={"range": (0, 10_000_000)})
-    """Changes of up to so many rows are read and committed without Spark."""
+    """The largest number of changed rows that is read and committed without Spark."""
 
     # Where things are
     catalog_url: str | None = None
@@ -81,7 +83,7 @@ class Settings:
     spark_remote: str | None = None
     """A Spark Connect server, `sc://host:port`."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    """Further settings of the Spark session; they win over millstream's own."""
+    """Further settings of the Spark session; they override millstream's own."""
     jars: str | None = None
     """A directory that holds Delta's jars, for machines without a network."""
     time_zone: str = "UTC"
@@ -132,7 +134,7 @@ def _check(name: str, value: Any, hint: Any, bounds: tuple[float, float] | None)
     if hint is bool and not isinstance(value, bool):
         raise _invalid(name, value, "true or false")
     if hint is str and not isinstance(value, str):
-        raise _invalid(name, value, "a text")
+        raise _invalid(name, value, "a string")
     if hint in (int, float):
         if isinstance(value, bool) or not isinstance(value, int if hint is int else (int, float)):
             raise _invalid(name, value, "a whole number" if hint is int else "a number")

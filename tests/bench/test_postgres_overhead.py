@@ -19,7 +19,7 @@ def test_every_way_is_measured_in_every_round() -> None:
     said: list[str] = []
     with Server({**SETTINGS, **LOGICAL}) as server, Server(SETTINGS) as other:
         shop = new_shop(server)
-        samples = measure(shop, new_shop(other), bulk_rows=50, single_rows=3, rounds=2, tell=said.append)
+        samples = measure(shop, new_shop(other), bulk_rows=50, single_rows=3, rounds=2, announce=said.append)
         with server.superuser(shop.name) as superuser:
             assert superuser.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
     assert len(samples) == len(Way) * 6 * 2

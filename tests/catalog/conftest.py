@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kits.catalog import Clock
+from kits.catalog_server import new_schema_url
 from millstream.catalog import Catalog
-
-sys.path.insert(0, str(Path(__file__).parent))  # for the two modules below, which are no tests
-
-from catalog_builders import Clock
-from postgres_server import new_schema_url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy as sa
-from catalog_builders import Clock, definition, new_table, no_data, outcome, refreshed, start
-from postgres_server import new_schema_url, server_url
 
+from kits.catalog import Clock, definition, new_table, no_data, outcome, refreshed, start
+from kits.catalog_server import new_schema_url, server_url
 from millstream.catalog import Catalog, database
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName

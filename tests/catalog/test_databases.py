@@ -6,9 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from catalog_builders import new_table
 
+from kits.catalog import new_table
 from millstream.catalog import AttachedDatabase, Capture, CaptureMode, Catalog, OpenTick, Serving
+from millstream.catalog.capture_state import DatabaseState, WalState
+from millstream.catalog.serving_details import FormerServing, ServingDetails
 from millstream.errors import MillstreamError
 
 SHOP = AttachedDatabase(
@@ -19,7 +21,7 @@ SHOP = AttachedDatabase(
     timeline=3,
     database="shop",
     database_oid=2**32 - 1,
-    details={"slot": None},
+    state=DatabaseState(buffer_schema="millstream_changes"),
 )
 ORDERS = Capture(
     id="c1",
@@ -45,7 +47,7 @@ def test_a_database_comes_back_as_it_was_put(catalog: Catalog) -> None:
         reached_at=reached,
         last_tick=8,
         open_tick=tick,
-        details={"slot": "ms"},
+        state=DatabaseState(buffer_schema="changes", wal=WalState("ms", "ms", {"c1": "f"})),
     )
     catalog.put_database(SHOP)
     catalog.put_database(item, captures=[ORDERS])
@@ -76,7 +78,12 @@ def test_a_database_in_use_is_not_dropped(catalog: Catalog) -> None:
 def test_a_serving_goes_with_its_stream_table(catalog: Catalog) -> None:
     catalog.put_database(SHOP)
     table = catalog.create_stream_table(new_table("totals"))
-    serving = Serving(table_id=table.id, database="shop", schema="public", table="totals", details={"key": ["a"]})
+    old = ServingDetails(user_triggers="auto")
+    former = FormerServing(database="shop", schema="public", table="old", details=old)
+    details = ServingDetails(
+        user_triggers="off", owner="o", grants=("a", "PUBLIC"), serving_schema="m", moved_from=former
+    )
+    serving = Serving(table_id=table.id, database="shop", schema="public", table="totals", details=details)
     catalog.put_serving(serving)
     assert catalog.servings() == (serving,) == catalog.servings("shop")
     catalog.drop_stream_table(table.name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from catalog_builders import T0, Clock, new_table
 
+from kits.catalog import T0, Clock, new_table
 from millstream.catalog import Catalog, LakeObject, ObjectKind
+from millstream.catalog.object_details import ObjectDetails
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 
@@ -17,9 +18,15 @@ ORDERS = LakeObject(
     location="/lake/orders",
     provider="delta",
     fingerprint="f1",
-    details={"columns": [["id", "bigint"]]},
+    details=ObjectDetails(managed=False, landing="/lake/landed", create="CREATE", capture="c1", stale="s"),
 )
-VIEW = LakeObject(kind=ObjectKind.VIEW, name=TableName.parse("s.v"), text="SELECT * FROM orders", fingerprint="f2")
+VIEW = LakeObject(
+    kind=ObjectKind.VIEW,
+    name=TableName.parse("s.v"),
+    text="SELECT * FROM orders",
+    fingerprint="f2",
+    details=ObjectDetails(columns=("a",)),
+)
 FUNCTION = LakeObject(kind=ObjectKind.FUNCTION, name=TableName.parse("orders"), text="RETURN 1", fingerprint="f3")
 
 

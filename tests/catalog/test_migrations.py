@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from catalog_builders import Clock, new_table
 
 import millstream.catalog.migrations as package
+from kits.catalog import Clock, new_table
 from millstream.catalog import Catalog
 from millstream.catalog.database import Database
 from millstream.catalog.migrations import MIGRATIONS
@@ -21,7 +21,7 @@ from millstream.errors import Code, MillstreamError
 
 
 def step(name: str, *statements: str) -> Any:
-    def upgrade(connection: sa.Connection) -> None:
+    def upgrade(connection: sa.Connection, _root: Path | None) -> None:
         for statement in statements:
             connection.exec_driver_sql(statement)
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from kits.paths import environment
 
 
 def run(check: str, location: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(HERE / "process_checks.py"), check, location],
+        [sys.executable, "-m", "kits.catalog_processes", check, location],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))},
+        env=environment(),
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

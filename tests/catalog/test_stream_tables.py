@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from catalog_builders import T0, Clock, base, definition, new_definition, new_table, outcome, reads, refreshed, start
 
+from kits.catalog import T0, Clock, base, definition, new_definition, new_table, outcome, reads, refreshed, start
 from millstream.catalog import Catalog, Dependency, LakeObject, ObjectKind, SourceKind, Stage
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName

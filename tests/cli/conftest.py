@@ -5,16 +5,10 @@ Only rendering, exit codes and the shape of the JSON are tested on it; `test_end
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
+from kits.cli_stand_in import Call, Called, StandIn
 from millstream.cli.main import main
-
-sys.path.insert(0, str(Path(__file__).parent))  # for the module below, which is no test
-
-from cli_stand_in import Call, Called, StandIn
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import types
 from pathlib import Path
 
 import pytest
-from cli_stand_in import SAMPLE, Call, Frame, StandIn
 
+from kits.cli_stand_in import SAMPLE, Call, Frame, StandIn
 from millstream.errors import Code, MillstreamError, Position
 from millstream.results import Status
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 import typer
-from cli_stand_in import Call, StandIn
 
+from kits.cli_stand_in import Call, StandIn
+from kits.paths import environment
 from millstream import __version__
 from millstream.cli.main import app, main
 from millstream.cli.output import ConsoleOutput
@@ -29,18 +30,13 @@ VERBS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-define
 
 MANY_ROWS = """
 import sys, millstream
-from cli_stand_in import Frame, StandIn
+from kits.cli_stand_in import Frame, StandIn
 from millstream.cli.main import main
 lake = StandIn()
 lake.frames["SELECT 1"] = Frame(["x"], [("y" * 1000,)] * 2000)
 millstream.connect = lake.connect
 sys.exit(main(["sql", "SELECT 1", "--limit", "0"]))
 """
-
-
-def environment() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path}
 
 
 def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -156,7 +152,7 @@ class TestErrors:
         result = call(*arguments)
         assert (result.code, result.out) == (2, "")
         assert result.err.startswith("Error: ")
-        assert "--help` shows how it is used" in result.err
+        assert "--help` shows the usage" in result.err
         error = call(*arguments, "--json")
         assert (error.code, error.data["error"]["code"]) == (2, "USAGE")
 
@@ -214,7 +210,7 @@ def test_verbose_shows_the_log(lake: StandIn, call: Call, monkeypatch: pytest.Mo
 class TestProgress:
     SCRIPT = """
 import sys, time, millstream
-from cli_stand_in import StandIn
+from kits.cli_stand_in import StandIn
 from millstream.cli.main import main
 lake = StandIn()
 lake.phases = ("starting Spark", "computing the delta")
@@ -229,7 +225,7 @@ sys.exit(main(["refresh", "totals", "--json"]))
 """
 
     def test_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("TERM", "xterm")  # whatever the run's own can show
+        monkeypatch.setenv("TERM", "xterm")  # independent of the terminal the tests run in
         ours, theirs = pty.openpty()
         try:
             result = python("-c", self.SCRIPT, stdout=subprocess.PIPE, stderr=theirs)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lake_kit import Lake, open_lake
-from lake_process import LakeProcess, Refused
 
+from kits.lake import Lake, open_lake
+from kits.lake_process import LakeProcess, Refused
 from millstream import Action, Code, MillstreamError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from millstream import Action, Code, MillstreamError
 
 if TYPE_CHECKING:
-    from lake_kit import Lake
+    from kits.lake import Lake
 
 pytestmark = pytest.mark.spark
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from millstream.diff.base import Difference
+from kits.paths import FIXTURES
+from millstream.diff.difference import Difference
 from millstream.diff.plan import STATE
-from millstream.diff.rules import RULES
 from millstream.diff.share import SHARED
 from millstream.diff.stages import split
 from millstream.ops import Relation, Table, walk
 from millstream.ops.tree import format_tree
-from millstream.sql.lower import lower
+from millstream.sql.lowering.lower import lower
 from millstream.sql.parse import parse_query
 from millstream.sql.rewrites import rewrite
 from millstream.testing.analyzer import DuckAnalyzer, Tables
@@ -21,7 +19,7 @@ from millstream.testing.duck import shared_connection
 from millstream.testing.golden import Case, assert_golden
 from millstream.testing.strategies import TABLES
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "diff"
+CASES = FIXTURES / "diff"
 SOURCES = Tables(TABLES, {"joined": "SELECT t.a, u.c FROM t JOIN u ON t.a = u.a"})
 
 
@@ -39,8 +37,7 @@ def test_deltas(name: str) -> None:
         delta = Difference(changed(case)).delta(relation_of(case.text))
         return "nothing" if delta is None else format_tree(delta)
 
-    assert RULES
-    assert_golden(FIXTURES / f"{name}.sql", compute)
+    assert_golden(CASES / f"{name}.sql", compute)
 
 
 def test_stages() -> None:
@@ -57,7 +54,7 @@ def test_stages() -> None:
             ]
         return "\n".join(lines)
 
-    assert_golden(FIXTURES / "stages.sql", compute)
+    assert_golden(CASES / "stages.sql", compute)
 
 
 def test_shared_steps() -> None:
@@ -71,4 +68,4 @@ def test_shared_steps() -> None:
                 lines.append(f"{step.name} reads {', '.join(sorted(tables))}")
         return "\n".join(lines)
 
-    assert_golden(FIXTURES / "share.sql", compute)
+    assert_golden(CASES / "share.sql", compute)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
+from kits.pages import Psql
 from millstream.testing.postgres_server import FAST, Server
-
-sys.path.insert(0, str(Path(__file__).parent))  # for modules that are no tests
-
-from pages import Psql
 
 OpenPsql = Callable[[str], Psql]
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pages import ROOT, Block, LakeSql, Reader, blocks_of
 from pyspark.sql.types import LongType, StructField, StructType
 
 import millstream
+from kits.pages import ROOT, Block, LakeSql, Reader, blocks_of
 from millstream.engine import jars
-from millstream.engine.session import LOG_ENVIRONMENT
+from millstream.engine.session_settings import LOG_ENVIRONMENT
 from millstream.engine.storage import ChangeSet, DeltaStore, Txn
 from millstream.errors import Code
 from millstream.reasons import Reason
 from millstream.results import Action, Status
 from millstream.settings import Settings
-from millstream.sources.postgres import health
+from millstream.sources.postgres.server import health
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +78,7 @@ def test_a_full_vacuum_of_delta_rs_deletes_what_is_in_use(tmp_path: Path) -> Non
     path, store = str(tmp_path / "t"), DeltaStore(None, Settings())  # type: ignore[arg-type]
     store.create(path, StructType([StructField("k", LongType())]), stats_columns=["k"])
     store.append(path, pa.table({"k": range(100)}), Txn("a", 1), {})
-    found = store.find(path, 1, {"k": pa.array([5])})
+    found = store.look_up(path, 1, {"k": pa.array([5])})
     assert found is not None
     store.apply(path, ChangeSet(removed=found, added=None, expected_version=1), Txn("a", 2), {})
     [vector] = (tmp_path / "t").glob("deletion_vector_*.bin")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from pages import TUTORIALS, Psql, blocks_of
 
+from kits.pages import TUTORIALS, Psql, blocks_of
 from millstream.cli.main import main
 from millstream.cli.output import ConsoleOutput
 from millstream.demo import story

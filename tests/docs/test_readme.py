@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pages import ROOT, Psql, Reader, blocks_of, commands
+
+from kits.pages import ROOT, Psql, Reader, blocks_of, commands
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +19,7 @@ README = ROOT / "README.md"
 
 @pytest.mark.spark
 @pytest.mark.postgres
-@pytest.mark.filterwarnings("ignore::millstream.service.notices.ChangeFeedWarning")
+@pytest.mark.filterwarnings("ignore::millstream.notices.ChangeFeedWarning")
 @pytest.mark.parametrize("page", [README, ROOT / "docs" / "postgres.md"], ids=lambda page: page.stem)
 def test_the_page_runs_as_written(
     page: Path, psql: Callable[[str], Psql], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

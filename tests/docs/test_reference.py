@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 import typer
-from pages import ROOT, LakeSql, Reader, blocks_of
 
 import millstream
+from kits.pages import ROOT, LakeSql, Reader, blocks_of
+from millstream import notices
 from millstream.cli.main import app, main
 from millstream.errors import Code
-from millstream.reasons import Reason
+from millstream.reasons import Place, Reason
 from millstream.results import (
     Action,
     CdcHealth,
@@ -34,7 +35,6 @@ from millstream.results import (
     VerifyResult,
 )
 from millstream.scheduler.schedule import _ALIASES, Schedule
-from millstream.service import notices
 from millstream.sql.statements.own import _OWN
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ def test_every_state_action_and_reason_is_there() -> None:
     for word in (*RefreshMode, *RefreshStatus, *InitiatedBy):
         assert word in TEXT, word
     for reason in Reason:
-        assert row_of(reason).endswith(f"| {reason.explanation} |"), reason
+        if sentence := reason.sentences.get(Place.HISTORY):
+            assert row_of(reason).endswith(f"| {sentence} |"), reason
     for alias in _ALIASES:
         assert f"`{alias}`" in TEXT, alias
 
@@ -152,7 +153,7 @@ def test_codes_that_are_named_exist() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.filterwarnings("ignore::millstream.service.notices.ChangeFeedWarning")
+@pytest.mark.filterwarnings("ignore::millstream.notices.ChangeFeedWarning")
 def test_the_page_runs_as_written(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILLSTREAM_LAKE", str(tmp_path / "lake"))

@@ -1,19 +1,12 @@
-"""The support matrix says what the code does, and every reason a refresh can give is explained."""
+"""The support matrix says what the code does, down to the last example."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
-from millstream.catalog.facade import REINIT_QUERY_ALTERED
 from millstream.errors import MillstreamError
-from millstream.reasons import Reason
 from millstream.testing import constructs, support_matrix
 from millstream.testing.support_matrix import support_of
-
-SOURCE = Path(support_matrix.__file__).parents[1]
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -26,7 +19,7 @@ def test_an_example_is_what_the_code_makes_of_it() -> None:
     )
     refused = support_of("SELECT a FROM t SORT BY a")
     assert refused.how.startswith("not: `UNSUPPORTED_SQL`, SORT BY")
-    assert refused.fallback.startswith("always, in AUTO and FULL; instead: leave it out")
+    assert refused.fallback.startswith("always, in AUTO and FULL; instead: omit it")
     assert support_of("SELECT a FROM t FOR UPDATE").fallback.startswith("never: no mode takes it")
 
 
@@ -39,11 +32,3 @@ def test_constructs_have_names_of_their_own() -> None:
     for section, examples in constructs.CONSTRUCTS.items():
         names = [name for name, _ in examples]
         assert len(set(names)) == len(names), section
-
-
-def test_every_reason_given_is_explained() -> None:
-    said = re.compile(r'f?"([A-Z]+(?:_[A-Z]+)*): ')
-    refresh = [SOURCE / "refresh" / f"{name}.py" for name in ("runner", "plan", "computation")]
-    files = [SOURCE / "planner" / "choice.py", *refresh, SOURCE / "service" / "definitions.py"]
-    given = {code for file in files for code in said.findall(file.read_text())}
-    assert given == {str(reason) for reason in Reason} - {REINIT_QUERY_ALTERED}

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pages import TUTORIALS, Psql, Reader, blocks_of
+
+from kits.pages import TUTORIALS, Psql, Reader, blocks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

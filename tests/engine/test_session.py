@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.engine import session
+from millstream.engine import lake_schemas, session
 from millstream.naming import TableName
 from millstream.settings import Settings
 
@@ -177,7 +177,7 @@ def test_a_lake_beside_an_open_one_keeps_its_tables(spark: SparkSession, open_la
         one.sql(f"CREATE TABLE t AS SELECT {number} AS n")
     assert [one.table("t").head()[0] for one in (first, second)] == [0, 1]
     assert (tmp_path / "b's" / "t" / "_delta_log").is_dir()
-    assert second.sql(f"SELECT n FROM {session.spark_name(second, TableName.parse('t'))}").head()[0] == 1
+    assert second.sql(f"SELECT n FROM {lake_schemas.spark_name(second, TableName.parse('t'))}").head()[0] == 1
     assert not spark.catalog.tableExists("t")
 
 
@@ -185,12 +185,12 @@ def test_a_schema_of_a_lake_beside_an_open_one(open_lake: Open, tmp_path: Path) 
     first, second = open_lake(tmp_path / "a"), open_lake(tmp_path / "b")
     name = TableName.parse("sales.t")
     for number, (one, lake) in enumerate(((first, "a"), (second, "b"))):
-        session.create_lake_schema(one, tmp_path / lake, "sales")
-        one.sql(f"CREATE TABLE {session.spark_name(one, name)} AS SELECT {number} AS n")
+        lake_schemas.create_lake_schema(one, tmp_path / lake, "sales")
+        one.sql(f"CREATE TABLE {lake_schemas.spark_name(one, name)} AS SELECT {number} AS n")
         assert (tmp_path / lake / "sales.db" / "t" / "_delta_log").is_dir()
-    assert [one.table(session.spark_name(one, name)).head()[0] for one in (first, second)] == [0, 1]
+    assert [one.table(lake_schemas.spark_name(one, name)).head()[0] for one in (first, second)] == [0, 1]
     worker = session.new_worker_session(second)
-    assert worker.table(session.spark_name(worker, name)).head()[0] == 1
+    assert worker.table(lake_schemas.spark_name(worker, name)).head()[0] == 1
 
 
 def test_two_sessions_of_one_lake_see_the_same_tables(open_lake: Open, tmp_path: Path) -> None:

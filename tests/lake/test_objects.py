@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lake_kit import Lake, open_lake, refused
 
+from kits.lake import Lake, open_lake, refused
 from millstream import Action, Code, Status
 from millstream.catalog.models import ObjectKind
 from millstream.naming import TableName

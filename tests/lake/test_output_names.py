@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lake_kit import Lake, open_lake, refused
 
+from kits.lake import Lake, open_lake, refused
 from millstream import Action, Code
 from millstream.naming import TableName
 

@@ -9,15 +9,15 @@ import warnings
 from typing import TYPE_CHECKING
 
 import pytest
-from duck_oracle import DuckOracle
-from nexmark_events import Events
-from nexmark_queries import QUERIES
 
+from kits.duck_oracle import DuckOracle
+from kits.nexmark_events import Events
+from kits.nexmark_queries import QUERIES
 from millstream import Action
-from millstream.service.notices import NoticeWarning
+from millstream.notices import NoticeWarning
 
 if TYPE_CHECKING:
-    from lake_kit import Lake
+    from kits.lake import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

@@ -46,7 +46,7 @@ def test_no_conditions() -> None:
     assert text(any_of([])) == "FALSE"
 
 
-def test_connectors_are_told_apart() -> None:
+def test_connectors_are_distinguished() -> None:
     a, b, c = (exp.column(n) for n in "abc")
     assert text(all_of([any_of([a, b]), c])) == "(a OR b) AND c"
     assert text(not_(all_of([a, b]))) == "NOT (a AND b)"

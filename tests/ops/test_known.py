@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from millstream.ops import Aggregate, Column, Filter, InnerJoin, Item, OuterJoin, Project, Relation, Scan, UnionAll
 from millstream.ops.expressions import col
-from millstream.ops.known import Known, known
+from millstream.ops.known import Known
 
 SOURCES = {
     "orders": Known(frozenset({"id"}), frozenset({"id", "customer"})),
@@ -45,4 +45,4 @@ CASES: dict[str, tuple[Relation, set[str] | None, set[str]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_known(name: str) -> None:
     relation, key, not_null = CASES[name]
-    assert known(relation, SOURCES) == Known(frozenset(key) if key is not None else None, frozenset(not_null))
+    assert relation.known(SOURCES) == Known(frozenset(key) if key is not None else None, frozenset(not_null))

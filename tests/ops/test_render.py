@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from millstream.diff.base import Difference
-from millstream.diff.rules import RULES
+from kits.paths import FIXTURES
+from millstream.diff.difference import Difference
 from millstream.ops import Relation, render
 from millstream.ops.render import to_sql
-from millstream.sql.lower import lower
+from millstream.sql.lowering.lower import lower
 from millstream.sql.parse import parse_query
 from millstream.sql.rewrites import rewrite
 from millstream.testing.analyzer import DuckAnalyzer, Tables
@@ -16,7 +14,7 @@ from millstream.testing.duck import shared_connection
 from millstream.testing.golden import Case, assert_golden
 from millstream.testing.strategies import TABLES
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "render"
+CASES = FIXTURES / "render"
 
 
 def relation_of(text: str) -> Relation:
@@ -24,7 +22,7 @@ def relation_of(text: str) -> Relation:
 
 
 def test_queries() -> None:
-    assert_golden(FIXTURES / "queries.sql", lambda case: to_sql(render(relation_of(case.text)), pretty=True))
+    assert_golden(CASES / "queries.sql", lambda case: to_sql(render(relation_of(case.text)), pretty=True))
 
 
 def test_deltas() -> None:
@@ -33,8 +31,7 @@ def test_deltas() -> None:
         assert delta is not None
         return to_sql(render(delta), pretty=True)
 
-    assert RULES
-    assert_golden(FIXTURES / "deltas.sql", compute)
+    assert_golden(CASES / "deltas.sql", compute)
 
 
 def test_hints_are_left_out_on_request() -> None:

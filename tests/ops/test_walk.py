@@ -5,7 +5,7 @@ from sqlglot import exp
 
 from millstream.ops import Column, Filter, InnerJoin, Item, Project, Relation, Scan, Table, UnionAll, transform, walk
 from millstream.ops.expressions import col
-from millstream.ops.walk import occurrences, with_children
+from millstream.ops.walk import occurrences
 
 A, B = Column("a", "int"), Column("b", "int")
 SCAN = Scan("t", ("a",), (A,))
@@ -43,7 +43,7 @@ def test_the_insides_of_a_shared_relation_occur_once() -> None:
 def test_a_join_keeps_its_conditions_over_other_inputs() -> None:
     other = Table("u", (B,))
     join = InnerJoin((SCAN, other), (exp.EQ(this=col("a"), expression=col("b")),), small_first=True)
-    moved = with_children(join, (Table("now", (A,)), other))
+    moved = join.over((Table("now", (A,)), other))
     assert isinstance(moved, InnerJoin)
     assert moved.conditions == join.conditions
     assert moved.small_first
@@ -51,4 +51,4 @@ def test_a_join_keeps_its_conditions_over_other_inputs() -> None:
 
 def test_a_leaf_has_no_children_to_exchange() -> None:
     with pytest.raises(ValueError, match="argument"):
-        with_children(SCAN, (SCAN,))
+        SCAN.over((SCAN,))

@@ -9,23 +9,23 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from capture_kit import open_kit
-from captures import Owner
 from psycopg import sql
-from serving_kit import BAG, KEYED, LEDGER, Table, connected, served
-from shops import Shop, new_shop
-from swaps import evil_runs, make_evil
 
+from kits.capture import open_kit
+from kits.serving import BAG, KEYED, LEDGER, Table, connected, served
+from kits.shops import Shop, new_shop
+from kits.swapped_names import evil_runs, make_evil
+from kits.trigger_capture import Owner
 from millstream.errors import Code, MillstreamError
 from millstream.settings import Settings
 from millstream.sinks.postgres import locks
 from millstream.sinks.postgres.serve import PostgresSink
-from millstream.sources.postgres.buffers import install
-from millstream.sources.postgres.installed import BufferSettings
-from millstream.sources.postgres.relations import find_relation
-from millstream.sources.postgres.slot import drop_slot
-from millstream.sources.postgres.slot_creation import create_slot
-from millstream.sources.postgres.types import mirror_columns
+from millstream.sources.postgres.server.relations import find_relation
+from millstream.sources.postgres.triggers.buffers import install
+from millstream.sources.postgres.triggers.trigger_catalog import BufferSettings
+from millstream.sources.postgres.values.types import mirror_columns
+from millstream.sources.postgres.wal.slot import drop_slot
+from millstream.sources.postgres.wal.slot_creation import create_slot
 from millstream.testing.postgres_server import Server
 
 pytestmark = pytest.mark.postgres
@@ -314,7 +314,7 @@ def test_bookkeeping_that_somebody_has_planted_is_not_used(shop: Shop, owner: Ow
     make_evil(owner)
     table = served(shop, BAG, None)
     table.as_owner("CREATE SCHEMA millstream", "GRANT ALL ON SCHEMA millstream TO shop_owner")
-    planted = LEDGER.places(table.target) if name == "rows" else sql.Identifier("millstream", name)
+    planted = LEDGER.ctid_table(table.target) if name == "rows" else sql.Identifier("millstream", name)
     owner.execute(sql.SQL("CREATE TABLE {} (key text, place tid, seen xid)").format(planted))
     owner.execute(sql.SQL("GRANT ALL ON {} TO millstream").format(planted))
     owner.execute(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from kits.paths import FIXTURES
 from millstream.ops import Column
 from millstream.sql.parse import parse_query
 from millstream.testing.assertions import assert_follows
@@ -21,7 +21,7 @@ EVENTS = {
     "e": (Column("id", "int"), Column("k", "int"), Column("at", "timestamp"), Column("until", "timestamp")),
     "f": (Column("k", "int"), Column("n", "int"), Column("day", "date")),
 }
-QUERIES = read_cases(Path(__file__).parents[1] / "fixtures" / "property" / "current_time.sql")
+QUERIES = read_cases(FIXTURES / "property" / "current_time.sql")
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda case: case.title)
@@ -32,7 +32,7 @@ def test_contents_follow_the_time(query: Case, scenario: Scenario) -> None:
 
 
 @settings(max_examples=15, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(query=queries(TABLES, tells_time=True), scenario=scenarios(TABLES, time_passes=True))
+@given(query=queries(TABLES, reads_clock=True), scenario=scenarios(TABLES, time_passes=True))
 def test_drawn_queries(query: str, scenario: Scenario) -> None:
     assert_exact(query, scenario)
 
@@ -64,7 +64,7 @@ def test_more_seeded_queries() -> None:
 
 def assert_seed(seed: int) -> None:
     choices = Choices.seeded(seed)
-    query = make_query(choices, TABLES, tells_time=True)
+    query = make_query(choices, TABLES, reads_clock=True)
     assert_exact(query, make_scenario(choices, TABLES, time_passes=True))
 
 

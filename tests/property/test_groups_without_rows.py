@@ -1,15 +1,14 @@
-"""The postgres dialect over inputs that are empty, or become so: what is there without rows comes and stays.
+"""The postgres dialect over inputs that are empty, or become so: the results that exist without rows appear and stay.
 
 DuckDB has PostgreSQL's rule, so that it is the oracle with the text as it was written.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from kits.paths import FIXTURES
 from millstream.sql.postgres import translate
 from millstream.testing.analyzer import DuckAnalyzer
 from millstream.testing.analyzer import Tables as Sources
@@ -18,7 +17,7 @@ from millstream.testing.duck import shared_connection
 from millstream.testing.golden import read_cases
 from millstream.testing.strategies import TABLES, Scenario, Step, scenarios
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "property" / "postgres_groups.sql"
+FIXTURE = FIXTURES / "property" / "postgres_groups.sql"
 QUERIES = {case.title: case.text for case in read_cases(FIXTURE)}
 
 ROWS = [((1, 2, "x"), 2), ((1, None, None), 1), ((2, 1, "y"), 1), ((None, 3, "x"), 1)]

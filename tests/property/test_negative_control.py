@@ -1,6 +1,6 @@
-"""The property tests see bugs: each rule made wrong in one place, and found out.
+"""The property tests catch bugs: each rule is broken in one place, and a test must fail.
 
-That the same queries pass while the rules are right is what test_operators shows.
+test_operators shows that the same queries pass with correct rules.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 import pytest
 from sqlglot import exp
 
-from millstream.diff import anti_join, bag, base, keyed, outer_join, stages
+from millstream.diff import anti_join, bag, difference, keyed, outer_join, stages
 from millstream.diff.aggregate import algebraic, extremum
 from millstream.diff.aggregate.accumulator import OLD
 from millstream.ops import Aggregate, Item, Relation
 from millstream.ops.expressions import ONE, ZERO, cast, coalesce, col, compare, weight, when
-from millstream.sql import grouping_sets
-from millstream.sql.aggregates import moments
+from millstream.sql.lowering import grouping_sets
+from millstream.sql.lowering.aggregates import moments
 from millstream.testing import duck
 from millstream.testing.assertions import assert_follows
 from millstream.testing.choices import Choices
@@ -39,7 +39,7 @@ SETS = "SELECT a, s, COUNT(*) AS n FROM t GROUP BY GROUPING SETS ((a, s), (a), (
 VARIANCE = "SELECT a, VAR_POP(b) AS v FROM t GROUP BY a"
 
 
-def takes_new_for_old(self: base.Difference, relation: Relation) -> Relation:
+def takes_new_for_old(self: difference.Difference, relation: Relation) -> Relation:
     return self.new(relation)
 
 
@@ -67,7 +67,7 @@ def one_set(self: grouping_sets.KeySets, number: int) -> Item:
 
 
 WRONG = [
-    pytest.param(base.Difference, "old", takes_new_for_old, JOIN, id="new inputs taken for old ones"),
+    pytest.param(difference.Difference, "old", takes_new_for_old, JOIN, id="new inputs taken for old ones"),
     pytest.param(outer_join, "_padded", lambda relation, change: None, LEFT_JOIN, id="padded rows left out"),
     pytest.param(anti_join, "_is_zero", one_partner_is_none, LEFT_JOIN, id="one partner as good as none"),
     pytest.param(bag, "consolidate", lambda relation: relation, LEFT_JOIN, id="a bag's change not consolidated"),
@@ -88,7 +88,7 @@ WRONG = [
 ]
 
 
-def is_found_out(query: str) -> bool:
+def is_caught(query: str) -> bool:
     for seed in range(CASES):
         try:
             assert_follows(query, TABLES, make_scenario(Choices.seeded(seed), TABLES))
@@ -102,10 +102,10 @@ def is_found_out(query: str) -> bool:
 
 
 @pytest.mark.parametrize(("where", "attribute", "wrong", "query"), WRONG)
-def test_a_wrong_rule_is_found_out(
+def test_a_wrong_rule_is_caught(
     where: object, attribute: str, wrong: object, query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # plans of a wrong rule must not be met by other tests, nor right ones here
+    # other tests must not get plans of a wrong rule, nor this one plans of the correct one
     monkeypatch.setattr(duck, "_compile", functools.lru_cache(duck._compile.__wrapped__))
     monkeypatch.setattr(where, attribute, wrong)
-    assert is_found_out(query)
+    assert is_caught(query)

@@ -5,11 +5,11 @@ The queries are those of two files in fixtures/property; recursions have a test 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from kits.delta_sql import FOLDER
+from kits.paths import FIXTURES
 from millstream.ops.render import to_sql
 from millstream.sql.parse import parse_query
 from millstream.testing.assertions import assert_follows
@@ -19,8 +19,9 @@ from millstream.testing.strategies import TABLES, Scenario, scenarios
 # what a query has in place of an oracle whose ORDER BYs leave nothing open: the text itself is one
 TEXT = "the text"
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "property"
-QUERIES = [case for name in ("operators", "aggregates") for case in read_cases(FIXTURES / f"{name}.sql")]
+CASES = FIXTURES / "property"
+FILES = [CASES / "operators.sql", CASES / "aggregates.sql", *sorted(FOLDER.iterdir())]
+QUERIES = [case for path in FILES for case in read_cases(path)]
 
 
 def _oracle(query: Case) -> str | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from kits.paths import FIXTURES
 from millstream.diff import recursive, turnover
-from millstream.diff.base import Difference
+from millstream.diff.difference import Difference
 from millstream.diff.plan import STORED, Fixpoint
 from millstream.diff.recursive import DELTA_ITERATION, RECOMPUTE, REDERIVE, SEMI_NAIVE, RecursiveStage
 from millstream.ops import Column, Filter, InnerJoin, Relation, Table, walk
@@ -21,7 +21,7 @@ from millstream.testing.duck import DuckStreamTable
 from millstream.testing.golden import Case, read_cases
 from millstream.testing.strategies import Scenario, make_scenario, scenarios
 
-QUERIES = read_cases(Path(__file__).parents[1] / "fixtures" / "property" / "recursion.sql")
+QUERIES = read_cases(FIXTURES / "property" / "recursion.sql")
 TABLES = {
     "e": (Column("src", "smallint"), Column("dst", "smallint")),
     "f": (Column("src", "smallint"), Column("dst", "smallint")),
@@ -110,7 +110,7 @@ def test_two_inputs_grow_at_once() -> None:
 
 
 def test_two_inputs_shrink_at_once() -> None:
-    """Neither of the rows that made 3 together is there to find the other's loss by."""
+    """Both rows that made 3 together are gone, so that neither can show the loss of the other."""
     table = follows(
         HOPS,
         ({"n": edges((1, "x")), "e": edges((1, 2)), "f": edges((2, 3))}, SEMI_NAIVE),

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lake_kit import Lake, open_lake, refused
 
+from kits.lake import Lake, open_lake, refused
 from millstream import Action, Code, Status
 from millstream.results import InitiatedBy, RefreshStatus
 

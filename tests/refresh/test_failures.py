@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lake_kit import Lake, refused
 
+from kits.lake import Lake, refused
+from kits.lake_process import LakeProcess
 from millstream import Action, Code, Status
 from millstream.results import RefreshStatus
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "concurrency"))  # for the module below, which is no test
-
-from lake_process import LakeProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

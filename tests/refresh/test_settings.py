@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from lake_kit import bag, open_lake, refused
 
+from kits.lake import bag, open_lake, refused
 from millstream import Action, Code
 
 if TYPE_CHECKING:
-    from lake_kit import Lake
+    from kits.lake import Lake
 
 pytestmark = pytest.mark.spark
 

@@ -13,8 +13,9 @@ from millstream.refresh.verify import compare
 from millstream.results import VerifyResult
 
 if TYPE_CHECKING:
-    from lake_kit import Lake
     from pyspark.sql import SparkSession
+
+    from kits.lake import Lake
 
 pytestmark = pytest.mark.spark
 
@@ -40,7 +41,7 @@ def test_bags_are_compared(spark: SparkSession, contents: str, query: str, missi
 def test_a_wrong_delta_is_found_out(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.table("t", "a INT, b INT", "1, 10", "1, 5", "2, 7")
     lake.stream("sums", "SELECT a, SUM(b) AS s FROM t GROUP BY a")
-    store = lake.ms._engine.workers.here().store
+    store = lake.ms._runtime.workers.here().store
     apply = store.apply
 
     def forgetful(path: str, change: ChangeSet, *args: Any) -> Any:

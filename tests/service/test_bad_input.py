@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from lake_kit import Lake, refused
 
+from kits.lake import Lake, refused
 from millstream import Action, Code, MillstreamError
 
 pytestmark = pytest.mark.spark

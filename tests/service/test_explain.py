@@ -10,7 +10,7 @@ from millstream.lake import Compiled
 from millstream.reasons import Reason
 from millstream.results import RefreshMode
 from millstream.service.explain import explanation
-from millstream.sql.lower import lower
+from millstream.sql.lowering.lower import lower
 from millstream.sql.parse import parse_query
 from millstream.sql.rewrites import rewrite
 from millstream.testing.analyzer import DuckAnalyzer, Tables

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))  # for the module below, which is no test
-
 import pytest
-from lake_kit import Lake, open_lake
 
+from kits.lake import Lake, open_lake
 from millstream import Action, Code, MillstreamError
 
 if TYPE_CHECKING:
@@ -74,7 +71,7 @@ QUERIES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::millstream.service.notices.NoticeWarning")  # ties of ROW_NUMBER
+@pytest.mark.filterwarnings("ignore::millstream.notices.NoticeWarning")  # ties of ROW_NUMBER
 def test_what_deltas_can_follow_is_followed(shop: Lake) -> None:
     wrong = []
     for name, query in QUERIES.items():

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import pytest
-from lake_kit import Lake, refused
 
+from kits.lake import Lake, refused
 from millstream import Code
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def test_what_is_done_is_logged_with_how_long_it_took(t: Lake, caplog: pytest.Lo
         t.insert("t", "'b', 2")
         t.ms.refresh_stream_table("s")
         t.ms.replace_stream_table("s", "SELECT k, v AS s FROM t")
-    said = [(r.name, r.getMessage()) for r in caplog.records if r.name != "millstream.service.facade"]
+    said = [(r.name, r.getMessage()) for r in caplog.records if r.name != "millstream.service.connecting"]
     assert [name.rpartition(".")[2] for name, _ in said] == ["runner", "runner", "runner", "replacing"]
     assert all(" ms" in text and "s:" in text for _, text in said)
     assert "DIFFERENTIAL in" in said[1][1]
-    phases = [r.getMessage() for r in caplog.records if r.name == "millstream.service.facade"]
+    phases = [r.getMessage() for r in caplog.records if r.name == "millstream.service.connecting"]
     assert "computing the change of s" in phases

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lake_kit import Lake, open_lake
 
 import millstream
+from kits.lake import Lake, open_lake
 from millstream import Action, Code, MillstreamError, Status
 
 if TYPE_CHECKING:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))  # for the module below, which is no test
-
 import pytest
-from lake_kit import Lake, open_lake
+
+from kits.lake import Lake, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,12 +9,12 @@ import warnings
 from typing import TYPE_CHECKING
 
 import pytest
-from lake_kit import refused
 
+from kits.lake import refused
 from millstream import Action, Code
 
 if TYPE_CHECKING:
-    from lake_kit import Lake
+    from kits.lake import Lake
 
 pytestmark = pytest.mark.spark
 

@@ -7,18 +7,19 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lake_kit import bag, refused
 
+from kits.lake import bag, refused
 from millstream import Action, Code
 from millstream.ops.clock import filled_in
 from millstream.results import RefreshStatus
-from millstream.sql.text import bind_current_time, moment_literal
+from millstream.sql.text.table_exchange import bind_current_time, moment_literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lake_kit import Lake
     from pyspark.sql import SparkSession
+
+    from kits.lake import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:the current time is that of each refresh")]
 
@@ -52,7 +53,7 @@ def zone(spark: SparkSession) -> Iterator[str]:
 def clock(zone: str, lake: Lake) -> Iterator[Clock]:
     """The clock, and a table of events around noon; in the end each query is asked again, at the time of its data."""
     clock = Clock()
-    lake.ms._clock = clock  # before Spark is started, which is told of it
+    lake.ms._clock = clock  # before Spark starts, which is given the clock
     lake.ms.spark.conf.set(ZONE, zone)
     hours = [9, 10, 10, 11, 12, 13, 14]
     rows = [f"{i}, {i % 3}, TIMESTAMP '2024-01-01 {hour}:30:00 UTC'" for i, hour in enumerate(hours)]
@@ -152,7 +153,7 @@ def test_an_interrupted_refresh_is_completed_at_its_own_time(
 ) -> None:
     below = "SELECT k, COUNT(*) AS n, MAX(at) AS last FROM e WHERE at <= now() GROUP BY k"
     lake.stream("staged", f"SELECT k, n FROM ({below}) WHERE last > now() - INTERVAL 90 MINUTES", STRICT)
-    store = lake.ms._engine.workers.here().store
+    store = lake.ms._runtime.workers.here().store
     apply, made = store.apply, []
 
     def dying(*args: Any, **kwargs: Any) -> Any:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lake_kit import Lake, open_lake
 
+from kits.lake import Lake, open_lake
 from millstream import Action
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::millstream.service.notices.NoticeWarning")]
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::millstream.notices.NoticeWarning")]
 
 COLUMNS = "id INT, d DOUBLE, f FLOAT, a ARRAY<DOUBLE>, s STRUCT<x: STRING, y: FLOAT>"
 SHAPES = {

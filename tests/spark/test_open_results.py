@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from lake_kit import Lake
+    from kits.lake import Lake
 
 pytestmark = pytest.mark.spark
 
@@ -23,9 +23,9 @@ def test_a_fixed_result_is_the_same_in_all_modes(lake: Lake) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         lake.stream("st", QUERY, oracle=ORACLE)
-    told = " ".join(str(w.message) for w in caught)
-    assert "ANY_VALUE has no fixed result: the least value is taken" in told
-    assert "LAST has no fixed result: the greatest value is taken" in told
+    warned = " ".join(str(w.message) for w in caught)
+    assert "ANY_VALUE has no fixed result: the least value is taken" in warned
+    assert "LAST has no fixed result: the greatest value is taken" in warned
     assert lake.rows("st") == {(1, 1, 2, 3): 1, (2, 2, 3, 5): 1, (3, 4, 5, 7): 1}
     lake.sql("INSERT INTO t VALUES (1, 0)", "DELETE FROM t WHERE a = 3 AND b = 4")
     lake.refresh("st", "DIFFERENTIAL")

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from lake_kit import Lake, open_lake
-from operator_queries import OPERATORS
 
+from kits.lake import Lake, open_lake
+from kits.operator_queries import OPERATORS
 from millstream import MillstreamError
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,20 +21,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from kits.lake import Lake, open_lake
+from kits.paths import DOCS
 from millstream.naming import RESERVED_PREFIX, VISIBLE, TableName
-
-sys.path.insert(0, str(Path(__file__).parent))  # for the module below, which is no test
-
-from lake_kit import Lake, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::millstream.service.notices.MillstreamWarning"),
+    pytest.mark.filterwarnings("ignore::millstream.notices.MillstreamWarning"),
 ]
-PAGE = Path(__file__).parents[2] / "docs" / "adr" / "0003-direct-commits.md"
+PAGE = DOCS / "adr" / "0003-direct-commits.md"
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ def test_what_other_readers_see(lake: Lake) -> None:
     found, with_vectors = {}, set()
     for name in SHAPES:
         table = lake.ms._catalog.get(TableName.parse(name))
-        path, outputs = table.public_stage.path, table.definition.body["outputs"]
+        path, outputs = table.public_stage.path, table.definition.body.outputs
         log = [json.loads(line) for f in Path(path).glob("_delta_log/*.json") for line in f.read_text().splitlines()]
         if any(action.get("add", {}).get("deletionVector") for action in log):
             with_vectors.add(name)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,10 +14,8 @@ import pytest
 from psycopg.types.json import set_json_loads
 from pyspark.errors import PySparkException
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "catalog"))  # for the module below, which is no test
-
-from postgres_server import new_schema_url
-
+from kits.catalog_server import new_schema_url
+from kits.paths import FIXTURES
 from millstream.engine.analyzer import SparkAnalyzer
 from millstream.ops import Column
 from millstream.sql.postgres import translate
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "postgres"
+CASES = FIXTURES / "postgres"
 SPARK_TYPES = {
     "int2": "smallint",
     "int4": "int",
@@ -51,7 +47,7 @@ SPARK_TYPES = {
 def expressions() -> dict[str, list[str]]:
     """The fixture's expressions by family."""
     families: dict[str, list[str]] = {}
-    for line in (FIXTURES / "expressions.sql").read_text().splitlines():
+    for line in (CASES / "expressions.sql").read_text().splitlines():
         if line.startswith("-- "):
             families[line[3:]] = []
         elif line:
@@ -65,7 +61,7 @@ def postgres() -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(new_schema_url(), autocommit=True) as connection:
         set_json_loads(lambda text: text if isinstance(text, str) else bytes(text).decode(), connection)
         connection.execute("SET TIME ZONE 'UTC'")
-        connection.execute((FIXTURES / "table.sql").read_text())
+        connection.execute((CASES / "table.sql").read_text())
         connection.execute("CREATE TABLE e (LIKE v)")
         yield connection
 
@@ -173,7 +169,7 @@ def test_expressions_mean_what_postgresql_means(family: str, world: World) -> No
 
 def queries() -> dict[str, list[str]]:
     """The fixture's queries by title."""
-    blocks = (FIXTURES / "queries.sql").read_text().strip().split("\n\n")
+    blocks = (CASES / "queries.sql").read_text().strip().split("\n\n")
     titled = [block.split("\n", 1) for block in blocks]
     return {title.removeprefix("# title: "): body.split("\n----\n") for title, body in titled}
 
@@ -192,7 +188,7 @@ def test_queries_mean_what_postgresql_means(title: str, world: World) -> None:
 def over_nothing() -> dict[str, list[str]]:
     """The fixture's queries over tables without rows, `e`, by family."""
     families: dict[str, list[str]] = {}
-    for line in (FIXTURES / "empty.sql").read_text().splitlines():
+    for line in (CASES / "empty.sql").read_text().splitlines():
         if line.startswith("-- "):
             families[line[3:]] = []
         elif line:

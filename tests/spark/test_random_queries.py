@@ -18,7 +18,7 @@ from millstream.testing.queries import queries
 from millstream.testing.strategies import TABLES, Scenario, scenarios
 
 if TYPE_CHECKING:
-    from lake_kit import Lake
+    from kits.lake import Lake
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +46,7 @@ def drawn(count: int, number: int) -> list[Case]:
 
 
 def write(lake: Lake, name: str, rows: list[tuple[tuple[Any, ...], int]]) -> None:
-    """Apply weighted rows to the table behind a view; an id tells one of several equal rows."""
+    """Apply weighted rows to the table behind a view; an id identifies one of several equal rows."""
     added = [row for row, weight in rows for _ in range(max(weight, 0))]
     going = [row for row, weight in rows for _ in range(max(-weight, 0))]
     for row in list(going):

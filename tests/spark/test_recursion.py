@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lake_kit import Lake, open_lake, refused
 
+from kits.lake import Lake, open_lake, refused
 from millstream import Action, Code
+from millstream.notices import FullRefreshWarning
 from millstream.refresh import computation, execute
-from millstream.service.notices import FullRefreshWarning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

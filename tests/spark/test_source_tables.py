@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lake_kit import FEED, Lake
 
+from kits.lake import FEED, Lake
 from millstream import Action
 
 pytestmark = pytest.mark.spark

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "catalog"))  # for the module below, which is no test
-
 import psycopg
 import pytest
-from lake_kit import open_lake
-from postgres_server import new_schema_url
-from spec_examples import World, batches, examples
+
+from kits.catalog_server import new_schema_url
+from kits.lake import open_lake
+from kits.spec_examples import World, batches, examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +19,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.postgres,
     pytest.mark.timeout(1800),
-    pytest.mark.filterwarnings("ignore::millstream.service.notices.NoticeWarning"),  # of results that SQL leaves open
+    pytest.mark.filterwarnings("ignore::millstream.notices.NoticeWarning"),  # of results that SQL leaves open
 ]
 
 

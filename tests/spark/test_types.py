@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lake_kit import Lake, refused
 
+from kits.lake import Lake, refused
 from millstream import Action, Code
 
 pytestmark = pytest.mark.spark

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from kits.paths import FIXTURES
 from millstream.errors import MillstreamError
 from millstream.ops import Column
 from millstream.ops.tree import format_tree
-from millstream.sql.lower import Lowered, lower
+from millstream.sql.lowering.lower import Lowered, lower
 from millstream.sql.parse import parse_query
-from millstream.sql.refused import refuse_in_every_mode
+from millstream.sql.refusals.in_every_mode import refuse_in_every_mode
+from millstream.sql.refusals.validate import validate
 from millstream.sql.rewrites.distinct_to_two_levels import distinct_to_two_levels
 from millstream.sql.rewrites.isolate_time import isolate_time
 from millstream.sql.rewrites.outer_to_inner import outer_to_inner
 from millstream.sql.rewrites.prune_columns import prune_columns
 from millstream.sql.rewrites.pull_up_projections import pull_up_projections
-from millstream.sql.validate import validate
 from millstream.testing.analyzer import DuckAnalyzer, Tables
 from millstream.testing.constructs import CONSTRUCTS
 from millstream.testing.duck import shared_connection
@@ -25,7 +26,6 @@ from millstream.testing.golden import Case, assert_golden, read_cases
 from millstream.testing.strategies import TABLES
 from millstream.testing.support_matrix import support_of
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 SOURCES = Tables(
     {
         **TABLES,

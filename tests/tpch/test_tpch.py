@@ -11,18 +11,18 @@ import warnings
 from typing import TYPE_CHECKING
 
 import pytest
-from duck_oracle import DuckOracle
 from sqlglot import exp, parse_one
 
+from kits.duck_oracle import DuckOracle
 from millstream import Action
 from millstream.bench.tpch import NUMBERS, TABLES, Changes, generate, load, query
 from millstream.bench.tpch.changes import ORDERS, OTHERS
-from millstream.service.notices import NoticeWarning
+from millstream.notices import NoticeWarning
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lake_kit import Lake
+    from kits.lake import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

@@ -1,4 +1,4 @@
-"""What every benchmark leaves: raw data, a plot, a page that cites them, and the same lines on the screen."""
+"""What every benchmark writes: raw data, a plot, a page that cites them, and the same lines on the screen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TableOf = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 Draw = Callable[["ModuleType"], Any]
-"""Draws a figure with matplotlib's `pyplot`, and gives it."""
+"""Draws a figure with matplotlib's `pyplot`, and returns it."""
 
 
 @dataclass

@@ -56,10 +56,10 @@ def run(
     """Measure, print the summary, and write raw data, plot and page."""
     from millstream.service import connect
 
-    tell = progress or (lambda _: None)
+    announce = progress or (lambda _: None)
     chosen = sizes or (SIZES[:1] if quick else SIZES)
-    with tempfile.TemporaryDirectory(prefix="millstream-bench-") as lake, connect(lake, progress=tell) as ms:
-        bench = _Bench(ms, tell, cycles=2 if quick else 3)
+    with tempfile.TemporaryDirectory(prefix="millstream-bench-") as lake, connect(lake, progress=announce) as ms:
+        bench = _Bench(ms, announce, cycles=2 if quick else 3)
         bench.warm_up()
         trivial_before = bench.trivial_job_ms()
         for rows in chosen:
@@ -75,16 +75,16 @@ def run(
 
 
 class _Bench:
-    def __init__(self, ms: Millstream, tell: Callable[[str], None], cycles: int) -> None:
+    def __init__(self, ms: Millstream, announce: Callable[[str], None], cycles: int) -> None:
         self.ms = ms
-        self.tell = tell
+        self.announce = announce
         self.cycles = cycles
         self.samples: list[Sample] = []
         self.no_data_ms: list[float] = []
 
     def warm_up(self) -> None:
         """Let the JVM compile what every refresh uses."""
-        self.tell("warming up")
+        self.announce("warming up")
         load = Workload(self.ms, 1_000)
         load.build()
         for query, text in QUERIES.items():
@@ -108,22 +108,22 @@ class _Bench:
     def matrix(self, rows: int) -> None:
         """All queries, rates and modes at one size, over one source table."""
         load = Workload(self.ms, rows)
-        self.tell(f"generating {rows:,} rows")
+        self.announce(f"generating {rows:,} rows")
         load.build()
         names = {}
         queries = {**QUERIES, **({"groups": GROUPS} if rows >= 1_000_000 else {})}
         for query, text in queries.items():
             for mode in MODES:
-                self.tell(f"{rows:,} rows: loading {query} ({mode})")
+                self.announce(f"{rows:,} rows: loading {query} ({mode})")
                 name = f"{query}_{rows}_{mode.lower()}"
                 self.ms.create_stream_table(name, load.query(text), refresh_mode=mode)
                 names[name] = (query, mode)
         fixed = {GROWTH_CHANGES} if rows > SIZES[0] else {100, GROWTH_CHANGES}
         for count in sorted({max(10, int(rows * rate)) for rate in RATES} | fixed):
-            # what takes this long is neither changed by a warmer JVM nor by a moment's noise
+            # neither a warmer JVM nor momentary noise matters for a refresh that takes this long
             cycles = range(self.cycles + 1) if count <= LONG_CHANGES else range(1, 2)
             for cycle in cycles:
-                self.tell(f"{rows:,} rows: changing {count:,}, cycle {cycle + 1} of {self.cycles + 1}")
+                self.announce(f"{rows:,} rows: changing {count:,}, cycle {cycle + 1} of {self.cycles + 1}")
                 load.change(count)
                 for name, (query, mode) in names.items():
                     self._measure(name, query, mode, rows, count, cycle)
@@ -135,7 +135,7 @@ class _Bench:
         self.ms.sql(f"DROP TABLE {load.src}")
 
     def _measure(self, name: str, query: str, mode: str, rows: int, count: int, cycle: int) -> None:
-        self.tell(f"{rows:,} rows, {count:,} changed: {query} ({mode})")
+        self.announce(f"{rows:,} rows, {count:,} changed: {query} ({mode})")
         start = time.perf_counter()
         self.ms.refresh_stream_table(name)
         elapsed = (time.perf_counter() - start) * 1000

@@ -3,7 +3,8 @@
 `Catalog` is all that other packages need; only this package imports SQLAlchemy.
 """
 
-from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode, OpenTick, Position, Serving
+from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode, OpenTick, Serving
+from millstream.catalog.capture_state import Position
 from millstream.catalog.facade import Catalog
 from millstream.catalog.models import (
     Definition,

@@ -44,7 +44,7 @@ class AdvisoryLocks:
 
     @contextmanager
     def session(self) -> Iterator[AdvisorySession]:
-        """A connection that can take locks and gives them all back at the end."""
+        """A connection that can take locks and releases them all at the end."""
         try:
             with self._engine.connect() as connection:
                 session = AdvisorySession(connection, self._lake_id)
@@ -72,14 +72,14 @@ class AdvisorySession:
         return bool(self._connection.execute(sa.select(sa.func.pg_try_advisory_lock(self._number(key)))).scalar_one())
 
     def holder(self, key: str) -> tuple[int, str] | None:
-        """The process id and host of whoever has the lock, if that can be told."""
+        """The process id and host of the lock's holder, if they are known."""
         number = self._number(key)
         halves = {"high": (number >> 32) & 0xFFFFFFFF, "low": number & 0xFFFFFFFF}
         found = _APPLICATION.match(self._connection.execute(_HOLDER, halves).scalar() or "")
         return (int(found[1]), found[2]) if found else None
 
     def release(self) -> None:
-        """Give all locks back. If that fails, the connection goes, and the locks with it."""
+        """Release all locks. If that fails, the connection is closed, which releases them."""
         try:
             self._connection.execute(sa.select(sa.func.pg_advisory_unlock_all()))
         except SQLAlchemyError:

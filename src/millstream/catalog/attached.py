@@ -2,53 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
+from millstream.catalog.capture_state import CaptureState, DatabaseState, Position
+from millstream.catalog.serving_details import ServingDetails
 from millstream.naming import attached_name
-
-STALE = "stale"
-"""A detail of a capture and of its lake object: why it is no longer brought forward, and must be captured anew."""
-MISSING = "missing"
-"""A detail of a capture: why it is no longer brought forward: the table is gone."""
-RESYNC = "resync"
-"""A detail of a capture: why its mirror is to be compared with the table."""
-BEHIND = "behind"
-"""A detail of a capture: why it could not be brought forward with the others, and until when that is not tried again
-for the sake of others."""
-POSITION = "position"
-"""A detail of a capture: where its mirror is, if not where the database is said to be."""
-REACHED_AT = "reached_at"
-"""A detail of a capture: when its mirror was there, where that is known."""
-VIEWS = "views"
-"""A detail of a database: its views that queries read, as the last tick saw them; see `SeenView`."""
-
-LEFT = "left"
-"""A detail of a database: a slot that is no longer read, and not yet dropped."""
-
-HINDERED = "hindered"
-"""A detail of a database: why it stays on triggers, or came back to them."""
-
-LEFTOVERS = "leftovers"
-"""A detail of a database: tables that are no longer captured may still have buffers and triggers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenView:
-    """A view of a database as a tick saw it.
-
-    Args:
-        mark: the fingerprint of its text; empty for a view that is gone.
-        reading: why what its text names may not be read through it: code, message and hint of the error.
-        naming: why a query may not name it, the same way.
-    """
-
-    mark: str
-    reading: Mapping[str, str | None] | None = None
-    naming: Mapping[str, str | None] | None = None
 
 
 class CaptureMode(StrEnum):
@@ -57,10 +17,6 @@ class CaptureMode(StrEnum):
     TRIGGER = "TRIGGER"
     TRANSITIONING = "TRANSITIONING"
     WAL = "WAL"
-
-
-Position = Mapping[str, Any]
-"""How far a database was read: `{"snapshot": pg_snapshot}` by triggers, `{"lsn": ..., "snapshot": ...}` by its WAL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +51,18 @@ class AttachedDatabase:
     reached_at: datetime | None = None
     last_tick: int = 0
     open_tick: OpenTick | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def seen_views(self) -> dict[str, SeenView]:
-        """Its views that queries read, as the last tick saw them, by their names in queries."""
-        return {name: SeenView(**seen) for name, seen in self.details.get(VIEWS, {}).items()}
+    state: DatabaseState = field(default_factory=DatabaseState)
 
     @property
     def hindrance(self) -> str | None:
         """Why triggers capture it where its WAL would be read."""
         if self.cdc == "trigger" or self.mode is not CaptureMode.TRIGGER:
             return None
-        return self.details.get(HINDERED)
+        return self.state.hindered
+
+    def mirror_position(self, capture: Capture) -> Position | None:
+        """Where the mirror of a captured table is: with the others, or where it was loaded or quarantined."""
+        return capture.state.position or self.position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +87,22 @@ class Capture:
     filenodes: str
     path: str
     version: int | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
+    state: CaptureState = field(default_factory=CaptureState)
 
     @property
     def name(self) -> str:
         """Its name in queries."""
         return str(attached_name(self.database, self.schema, self.table))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing records its changes: a foreign table or materialized view."""
+        return self.state.is_whole
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its mirror is loaded and brought forward."""
+        return self.version is not None and not self.state.stale and not self.state.missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +113,7 @@ class Serving:
     database: str
     schema: str
     table: str
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: ServingDetails
 
     @property
     def name(self) -> str:

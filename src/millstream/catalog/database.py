@@ -120,6 +120,11 @@ class Database:
             raise translated(e, self.label) from e
 
 
+def is_directory(url_or_path: str | Path) -> bool:
+    """Whether `Database.at` takes this for a lake's directory."""
+    return isinstance(url_or_path, Path) or not ("://" in url_or_path or url_or_path.startswith(_VARIABLE))
+
+
 def _from_environment(name: str) -> str:
     """The URL that an environment variable holds; never repeated, since it may hold a password."""
     value = os.environ.get(name, "") if name.isidentifier() else ""

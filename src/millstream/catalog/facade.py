@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from millstream.catalog.advisory import AdvisoryLocks
 from millstream.catalog.attached import AttachedDatabase, Capture, Serving
-from millstream.catalog.database import Database
+from millstream.catalog.database import Database, is_directory
 from millstream.catalog.migrator import migrate
 from millstream.catalog.models import (
     Intent,
@@ -26,14 +27,13 @@ from millstream.catalog.reader import CatalogReader, find_by_id, find_named
 from millstream.catalog.schema import stream_tables
 from millstream.catalog.stores import databases, dependencies, history, lake, tables
 from millstream.errors import Code, MillstreamError
+from millstream.reasons import Reason
 from millstream.results import InitiatedBy, RefreshMode, Status
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from millstream.naming import TableName
-
-REINIT_QUERY_ALTERED = "QUERY_ALTERED"
 
 
 def utc_now() -> datetime:
@@ -45,23 +45,28 @@ class Catalog(CatalogReader):
     """A lake's catalog. Reads are inherited; every write below is one transaction. Safe to share between threads."""
 
     @classmethod
-    def open(cls, url_or_path: str | Path, clock: Callable[[], datetime] = utc_now) -> Self:
+    def open(
+        cls, url_or_path: str | Path, clock: Callable[[], datetime] = utc_now, *, root: Path | None = None
+    ) -> Self:
         """Open a catalog and bring it to the newest version.
 
         Args:
             url_or_path: a lake's directory (the catalog is a SQLite file in it) or a `postgresql://` URL.
             clock: gives the current time, aware.
+            root: the lake's directory, where `url_or_path` is a URL.
 
         Raises:
             MillstreamError: `LAKE_UNWRITABLE`, `CATALOG_UNAVAILABLE`, `CATALOG_TOO_NEW`, `SETTING_INVALID`.
         """
+        if root is None and is_directory(url_or_path):
+            root = Path(url_or_path).resolve()
         database = Database.at(url_or_path)
         try:
-            migrate(database, clock)
+            migrate(database, clock, root=root)
         except BaseException:
             database.close()
             raise
-        return cls(database, clock)
+        return cls(database, clock, root)
 
     def close(self) -> None:
         """Close all connections."""
@@ -84,6 +89,11 @@ class Catalog(CatalogReader):
             raise ValueError("an embedded catalog has no advisory locks")
         return AdvisoryLocks(self._database.url, self.lake_id())
 
+    def _found(self, table: StreamTable | None) -> StreamTable:
+        if table is None:
+            raise MillstreamError(Code.NOT_A_STREAM_TABLE, "the stream table was dropped")
+        return self._paths.resolve_table(table)
+
     # Stream tables
 
     def create_stream_table(self, new: NewStreamTable) -> StreamTable:
@@ -100,8 +110,10 @@ class Catalog(CatalogReader):
                 )
             lake.refuse_relation(connection, new.name)
             dependencies.refuse_missing_or_cyclic(connection, new.id, new.name, new.definition.dependencies)
-            tables.insert(connection, new, self._clock())
-            return _found(find_by_id(connection, new.id))
+            stages = self._paths.store_stages(new.stages)
+            recorded = replace(new, definition=self._paths.store_definition(new.definition), stages=stages)
+            tables.insert(connection, recorded, self._clock())
+            return self._found(find_by_id(connection, new.id))
 
     def alter_stream_table(
         self,
@@ -112,7 +124,7 @@ class Catalog(CatalogReader):
         status: Status | None = None,
         serving: Serving | None = None,
     ) -> StreamTable:
-        """Change a stream table, but for its query; None leaves a thing as it is. ACTIVE resumes and forgives errors.
+        """Change a stream table except its query; None changes nothing. ACTIVE resumes it and resets its error count.
 
         Raises:
             MillstreamError: `NOT_A_STREAM_TABLE`; `STATUS_INVALID`.
@@ -125,12 +137,12 @@ class Catalog(CatalogReader):
             tables.update(connection, row.id, values, now)
             if serving is not None:
                 databases.put_serving(connection, serving, now)
-            return _found(find_by_id(connection, row.id))
+            return self._found(find_by_id(connection, row.id))
 
     def replace_stream_table(self, new: NewDefinition) -> StreamTable:
-        """Have a new definition take effect, with what it was loaded with, all at once.
+        """Put a new definition into effect together with what it was loaded with, all at once.
 
-        A refresh of the old definition that was cut short is given up: the caller holds the table's lock.
+        An interrupted refresh of the old definition is abandoned: the caller holds the table's lock.
 
         Raises:
             MillstreamError: `NOT_A_STREAM_TABLE`; `UNKNOWN_TABLE` or `CYCLE` for what the new definition reads;
@@ -145,7 +157,8 @@ class Catalog(CatalogReader):
             if row.open_refresh_id is not None:
                 history.supersede(connection, row.id, row.open_refresh_id, now)
             dependencies.refuse_missing_or_cyclic(connection, row.id, new.name, new.definition.dependencies)
-            tables.redefine(connection, row.id, new.definition, new.stages, now)
+            recorded, stages = self._paths.store_definition(new.definition), self._paths.store_stages(new.stages)
+            tables.redefine(connection, row.id, recorded, stages, now)
             if new.load is not None:
                 history.loaded(connection, new.load, now)
             else:
@@ -156,13 +169,13 @@ class Catalog(CatalogReader):
             if new.is_altered:
                 values["definition_version"] = stream_tables.c.definition_version + 1
                 for reader in dependencies.dependents_closure(connection, row.id):
-                    tables.mark_reinit(connection, reader, REINIT_QUERY_ALTERED, now)
+                    tables.mark_reinit(connection, reader, str(Reason.QUERY_ALTERED), now)
             tables.update(connection, row.id, values, now)
             if new.load is not None and (reason := new.load.outcome.reinit_reason) is not None:
                 tables.mark_reinit(connection, row.id, reason, now)
             if new.serving is not None:
                 databases.put_serving(connection, new.serving, now)
-            return _found(find_by_id(connection, row.id))
+            return self._found(find_by_id(connection, row.id))
 
     def drop_stream_table(self, name: TableName, *, cascade: bool = False) -> tuple[StreamTable, ...]:
         """Forget a stream table, and with `cascade` all that read it; gives what was dropped, readers first.
@@ -174,7 +187,7 @@ class Catalog(CatalogReader):
             lake.bump_generation(connection)
             row = tables.locked(connection, name)
             readers = dependencies.dependents_closure(connection, row.id)
-            dropped = tuple(_found(find_by_id(connection, i)) for i in (*readers, row.id))
+            dropped = tuple(self._found(find_by_id(connection, i)) for i in (*readers, row.id))
             if readers and not cascade:
                 names = ", ".join(sorted(str(t.name) for t in dropped[:-1]))
                 raise MillstreamError(
@@ -190,7 +203,7 @@ class Catalog(CatalogReader):
             tables.mark_reinit(connection, table_id, reason, self._clock())
 
     def set_error(self, table_id: str, reason: str) -> None:
-        """Put a stream table to ERROR at once, for a reason no retry can mend."""
+        """Put a stream table to ERROR at once, for a reason that no retry removes."""
         with self._database.write() as connection:
             values = {"status": Status.ERROR, "status_reason": reason}
             tables.update(connection, table_id, values, self._clock())
@@ -238,7 +251,6 @@ class Catalog(CatalogReader):
         keep_intent: bool = False,
         stage_versions: Mapping[str, int] | None = None,
         duration_ms: float | None = None,
-        details: Mapping[str, Any] | None = None,
     ) -> None:
         """Record a failure and count it; the last one allowed in a row puts the table to ERROR.
 
@@ -258,7 +270,6 @@ class Catalog(CatalogReader):
                 max_consecutive_errors=max_consecutive_errors,
                 keep_intent=keep_intent,
                 duration_ms=duration_ms,
-                details=details or {},
             )
             tables.set_versions(connection, intent.table_id, stage_versions or {})
 
@@ -324,7 +335,7 @@ class Catalog(CatalogReader):
         """
         with self._database.write() as connection:
             lake.bump_generation(connection)
-            lake.put(connection, item, self._clock(), replace=replace)
+            lake.put(connection, self._paths.store_object(item), self._clock(), is_replaced=replace)
 
     def drop_lake_object(self, kind: ObjectKind, name: TableName) -> bool:
         """Forget a table, view or function; false if there was none."""
@@ -354,7 +365,7 @@ class Catalog(CatalogReader):
             now = self._clock()
             databases.put(connection, item, now)
             for capture in captures:
-                databases.put_capture(connection, capture, now)
+                databases.put_capture(connection, self._paths.store_capture(capture), now)
 
     def drop_database(self, name: str) -> None:
         """Forget a database of which nothing is captured and into which nothing is served."""
@@ -383,9 +394,3 @@ class Catalog(CatalogReader):
 def _check_status(status: Status | None) -> None:
     if status not in (None, Status.ACTIVE, Status.SUSPENDED):
         raise MillstreamError(Code.STATUS_INVALID, f"a status cannot be set to {status}")
-
-
-def _found(table: StreamTable | None) -> StreamTable:
-    if table is None:
-        raise MillstreamError(Code.NOT_A_STREAM_TABLE, "the stream table was dropped")
-    return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import sqlalchemy as sa
@@ -25,8 +26,8 @@ class Migration(Protocol):
 
     __name__: str
 
-    def upgrade(self, connection: Connection) -> None:
-        """Change the tables."""
+    def upgrade(self, connection: Connection, root: Path | None, /) -> None:
+        """Change the tables of the lake at `root`."""
 
 
 def number(migration: Migration) -> int:
@@ -34,8 +35,16 @@ def number(migration: Migration) -> int:
     return int(_short_name(migration)[1:5])
 
 
-def migrate(database: Database, clock: Callable[[], datetime], steps: Sequence[Migration] = MIGRATIONS) -> None:
+def migrate(
+    database: Database,
+    clock: Callable[[], datetime],
+    steps: Sequence[Migration] = MIGRATIONS,
+    root: Path | None = None,
+) -> None:
     """Apply the steps a catalog lacks.
+
+    Args:
+        root: the lake's directory, if the caller knows it.
 
     Raises:
         MillstreamError: `CATALOG_TOO_NEW` if the catalog has steps this code does not know.
@@ -50,13 +59,13 @@ def migrate(database: Database, clock: Callable[[], datetime], steps: Sequence[M
             done = _version(connection)  # another process may have been faster
             _refuse_newer(done, len(steps), database.label)
             if done < len(steps):
-                _apply(connection, steps[done], clock())
+                _apply(connection, steps[done], root, clock())
                 done += 1
 
 
-def _apply(connection: Connection, step: Migration, now: datetime) -> None:
+def _apply(connection: Connection, step: Migration, root: Path | None, now: datetime) -> None:
     migrations.create(connection, checkfirst=True)
-    step.upgrade(connection)
+    step.upgrade(connection, root)
     row = {"version": number(step), "name": _short_name(step), "applied_at": now}
     connection.execute(sa.insert(migrations).values(row))
 

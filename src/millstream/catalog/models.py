@@ -9,6 +9,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from millstream.catalog.definition_body import DefinitionBody
+from millstream.catalog.object_details import ObjectDetails
+from millstream.catalog.refresh_details import RefreshDetails
 from millstream.results import Action, InitiatedBy, RefreshMode, RefreshRecord, RefreshStatus, Status
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from millstream.naming import TableName
 
 Frontier = Mapping[str, int]
-"""The version of each input: of its path or id in a frontier, of its name in a base frontier."""
+"""The version of each input, by its name."""
 
 
 def new_id() -> str:
@@ -67,13 +70,12 @@ class Stage:
 class Definition:
     """What a stream table computes: the user's text, what it was compiled to, and what that depends on.
 
-    `body` (the compiled stages and their fingerprints) is opaque to the catalog. `settings` holds the session settings
-    that are part of the query's meaning.
+    `settings` holds the session settings that are part of the query's meaning.
     """
 
     original_query: str
     dialect: str
-    body: Mapping[str, Any]
+    body: DefinitionBody
     settings: Mapping[str, Any]
     columns: tuple[tuple[str, str], ...]
     dependencies: tuple[Dependency, ...]
@@ -151,7 +153,6 @@ class RefreshStart:
     old_frontier: Frontier
     new_frontier: Frontier
     base_frontier: Frontier
-    plan: Mapping[str, Any] = field(default_factory=dict)
     reason: str | None = None
     floor: int = 0
     freshness_deadline: datetime | None = None
@@ -168,7 +169,6 @@ class Intent:
     old_frontier: Frontier
     new_frontier: Frontier
     base_frontier: Frontier
-    plan: Mapping[str, Any]
     reinit_mark: int
     """How often the table had been marked for reinitialisation: a later mark outlives this refresh."""
     created_at: datetime
@@ -189,7 +189,7 @@ class RefreshOutcome:
     reason: str | None = None
     reinit_reason: str | None = None
     duration_ms: float | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: RefreshDetails | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ class NewDefinition:
     """What `Catalog.replace_stream_table` needs. None leaves a thing as it is.
 
     Args:
-        stages: new ones, which nobody has read, at the versions they were loaded to.
+        stages: new ones, which no process has read yet, at the versions they were loaded to.
         load: what has filled them; None leaves a stream table that was never refreshed.
         is_altered: the user has altered it, rather than something it reads: its readers have to start over.
         serving: where it is served from now on.
@@ -240,7 +240,6 @@ class NoData:
     started_at: datetime
     reason: str | None = None
     freshness_deadline: datetime | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +263,7 @@ class Refresh:
     error_code: str | None
     error_message: str | None
     freshness_deadline: datetime | None
-    details: Mapping[str, Any]
+    details: RefreshDetails | None
 
     def as_record(self) -> RefreshRecord:
         """The row as the public API shows it."""
@@ -283,7 +282,7 @@ class Refresh:
             duration_ms=self.duration_ms,
             reason=self.reason,
             error_message=self.error_message,
-            details=self.details,
+            details={} if self.details is None else self.details.dump(),
         )
 
 
@@ -297,7 +296,7 @@ class LakeObject:
     provider: str | None = None
     text: str | None = None
     fingerprint: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: ObjectDetails = field(default_factory=ObjectDetails)
     created_at: datetime | None = None
     updated_at: datetime | None = None
     """Both times are the catalog's: what a caller gives is not stored."""

@@ -1,6 +1,6 @@
-"""The ranges that users have declared for columns of `numeric`, whose own type says nothing of them.
+"""The ranges that users have declared for columns of `numeric`, whose own type does not limit them.
 
-A detail of an attached database, since a mirror is shared by all readers of a table.
+Part of the state of an attached database, since a mirror is shared by all readers of a table.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from millstream.catalog.attached import AttachedDatabase
 from millstream.errors import Code, MillstreamError
 from millstream.naming import postgres_name
 
-NUMERIC = "numeric"
-"""The detail of a database that holds them."""
 DEFAULT = "default"
 """What takes a declaration away."""
 
@@ -65,11 +63,11 @@ class NumericRanges:
     @classmethod
     def of(cls, database: AttachedDatabase) -> NumericRanges:
         """Those of a database."""
-        return cls({RangedColumn(*names): type_ for *names, type_ in database.details.get(NUMERIC, ())})
+        return cls({RangedColumn(*names): type_ for *names, type_ in database.state.numeric})
 
-    def dump(self) -> list[list[str]]:
-        """For the details of a database."""
-        return [[c.schema, c.table, c.column, type_] for c, type_ in sorted(self.types.items())]
+    def dump(self) -> tuple[tuple[str, str, str, str], ...]:
+        """For the state of a database."""
+        return tuple((c.schema, c.table, c.column, type_) for c, type_ in sorted(self.types.items()))
 
     def of_table(self, schema: str, table: str) -> dict[str, str]:
         """Those of one table, by column."""

@@ -150,7 +150,6 @@ intents = sa.Table(
     sa.Column("old_frontier", _JSON, nullable=False),
     sa.Column("new_frontier", _JSON, nullable=False),
     sa.Column("base_frontier", _JSON, nullable=False),
-    sa.Column("plan", _JSON, nullable=False),
     sa.Column("reinit_mark", sa.Integer, nullable=False),
     sa.Column("created_at", UtcTimestamp, nullable=False),
 )

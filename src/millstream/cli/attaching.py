@@ -26,7 +26,7 @@ _SOURCES = (
     Column("stale for", "staleness", formats.duration, number=True),
     Column("waiting", "buffered_rows", number=True),
     Column("read by", "readers", lambda names: ", ".join(names), prose=True),
-    Column("why not by WAL", "hindrance", prose=True),
+    Column("why not WAL", "hindrance", prose=True),
     Column("state", "state"),
     Column("because", "reason", prose=True),
     Column("numeric", "numeric", lambda ranges: ", ".join(ranges), prose=True),
@@ -57,7 +57,7 @@ def attach(
     session: Session,
     name: DatabaseArgument,
     address: Annotated[
-        str, typer.Argument(help="env:VARIABLE (it holds the url), a url without a password, or service=NAME.")
+        str, typer.Argument(help="env:VARIABLE (it holds the URL), a URL without a password, or service=NAME.")
     ],
     cdc: Annotated[str, typer.Option(help="How changes are captured: auto, trigger or wal.")] = "auto",
     numeric: Annotated[
@@ -68,11 +68,11 @@ def attach(
         ),
     ] = None,
 ) -> None:
-    """Attach a PostgreSQL database: its tables are read as NAME.schema.table.
+    """Attach a PostgreSQL database: queries read its tables as NAME.schema.table.
 
-    Of a database that is attached as NAME already, it changes the address, --cdc and the ranges that are given.
+    If a database is already attached as NAME, this changes its address, --cdc and the given ranges.
 
-    The address must hold no password: keep the url in an environment variable, or the password in ~/.pgpass.
+    The address must not contain a password: put the URL into an environment variable, or the password into ~/.pgpass.
 
     Example:
 
@@ -110,14 +110,14 @@ def detach(
         bool, typer.Option("--cascade", help="Drop the stream tables that read it or are served into it, too.")
     ] = False,
     script: Annotated[
-        bool, typer.Option("--script", help="Only print the SQL that removes what millstream made there.")
+        bool, typer.Option("--script", help="Only print the SQL that removes what millstream created there.")
     ] = False,
     forget: Annotated[
         bool, typer.Option("--forget", help="Do not touch the database: it is gone, or the script has been run.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Detach a database, and remove everything millstream made in it.
+    """Detach a database, and remove everything millstream created in it.
 
     On a terminal, --cascade asks first.
 
@@ -140,7 +140,7 @@ def detach(
 
 @verb
 def sources(session: Session) -> None:
-    """Show the attached databases, and what is captured of them: how, how far, how stale.
+    """Show the attached databases and their captured tables: how each is captured, up to where, how stale.
 
     Example:
 
@@ -154,27 +154,27 @@ def sources(session: Session) -> None:
 
 @verb
 def health(session: Session) -> None:
-    """Show how the captured tables are doing: how each is captured, how far behind, and what is wrong.
+    """Show the health of the captured tables: how each is captured, how far behind it is, and any alert.
 
     Example:
 
       millstream health
       millstream health --json
     """
-    with session.connect() as ms, session.progress.working("asking the databases"):
+    with session.connect() as ms, session.progress.working("querying the databases"):
         records = ms.check_cdc_health()
     session.output.records(records, _HEALTH, empty="Nothing is captured.")
 
 
 @verb
 def slots(session: Session) -> None:
-    """Show the replication slots of the attached databases, and how much WAL each keeps.
+    """Show the replication slots of the attached databases, and how much WAL each retains.
 
     Example:
 
       millstream slots
       millstream slots --json
     """
-    with session.connect() as ms, session.progress.working("asking the databases"):
+    with session.connect() as ms, session.progress.working("querying the databases"):
         records = ms.slot_health()
-    session.output.records(records, _SLOTS, empty="No database is captured by its WAL.")
+    session.output.records(records, _SLOTS, empty="No database is captured from the WAL.")

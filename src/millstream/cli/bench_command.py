@@ -1,4 +1,4 @@
-"""`bench`: measure it."""
+"""`bench`: run the benchmarks."""
 
 import importlib
 from pathlib import Path
@@ -15,7 +15,7 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Small tables only, a few minutes.")] = False,
     tpch: Annotated[bool, typer.Option("--tpch", help="TPC-H's 22 queries instead, at scale factor 1.")] = False,
     postgres: Annotated[
-        bool, typer.Option("--postgres", help="Capture, serving and loading of a PostgreSQL that it starts instead.")
+        bool, typer.Option("--postgres", help="Capture, serving and loading instead, on a PostgreSQL that it starts.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the raw results and the plot to this directory.")] = None,
 ) -> None:

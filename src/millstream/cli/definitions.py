@@ -1,4 +1,4 @@
-"""`create`, `alter`, `drop`: which stream tables there are."""
+"""`create`, `alter`, `drop`: define stream tables."""
 
 import sys
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ ServeToOption = Annotated[
 TriggersOption = Annotated[
     str | None, typer.Option("--user-triggers", help="Whether users' triggers on that table fire: auto or off.")
 ]
-OwnerOption = Annotated[str | None, typer.Option(help="A role that shall own that table.")]
+OwnerOption = Annotated[str | None, typer.Option(help="The role that owns that table.")]
 GrantOption = Annotated[list[str] | None, typer.Option("--grant", help="A role that may read that table; repeatable.")]
 DialectOption = Annotated[str | None, typer.Option(help="The query's SQL dialect: spark or postgres.")]
 
@@ -41,7 +41,7 @@ def create(
     owner: OwnerOption = None,
     grant: GrantOption = None,
 ) -> None:
-    """Create a stream table from a query, and fill it.
+    """Create a stream table from a query, and load it.
 
     Example:
 
@@ -80,12 +80,14 @@ def alter(
     user_triggers: TriggersOption = None,
     owner: OwnerOption = None,
     grant: GrantOption = None,
-    stop_serving: Annotated[bool, typer.Option("--stop-serving", help="Drop the table it is served as.")] = False,
+    stop_serving: Annotated[
+        bool, typer.Option("--stop-serving", help="Stop serving it, and drop the served table.")
+    ] = False,
     cascade: Annotated[
         bool, typer.Option("--cascade", help="With --stop-serving: drop views that read it, too.")
     ] = False,
     keep_table: Annotated[
-        bool, typer.Option("--keep-table", help="With --stop-serving: leave the table as it is.")
+        bool, typer.Option("--keep-table", help="With --stop-serving: keep the served table.")
     ] = False,
 ) -> None:
     """Change a stream table's schedule, refresh mode, status or query, or where it is served.
@@ -166,7 +168,7 @@ def _serving(
 
 
 def _say(session: Session, ms: Facade, name: str, what: str, reasons: tuple[str, ...] = ()) -> None:
-    """Tell what the stream table is now."""
+    """Report the stream table's new state."""
     canonical = str(TableName.parse(name))
     record = next(s for s in ms.status() if s.name == canonical)
     sentence = f"{what} {record.name}: {record.status}, refresh mode {record.refresh_mode}, schedule {record.schedule}"
@@ -177,7 +179,7 @@ def _say(session: Session, ms: Facade, name: str, what: str, reasons: tuple[str,
 
 
 def confirm(question: str) -> None:
-    """Ask on stderr: `typer.confirm` would leave a blank on stdout, which is for results."""
+    """Ask on stderr, because `typer.confirm` would print a blank to stdout, which is for results."""
     typer.echo(f"{question} [y/N]: ", err=True, nl=False)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise typer.Abort

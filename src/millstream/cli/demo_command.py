@@ -1,4 +1,4 @@
-"""`demo`: see it work."""
+"""`demo`: run the demonstrations."""
 
 import importlib
 from pathlib import Path
@@ -15,13 +15,13 @@ def demo(
     rows: Annotated[int | None, typer.Option(min=1, help="Orders to generate; the demo has its own default.")] = None,
     keep: Annotated[Path | None, typer.Option(help="Build the lake in this directory and keep it.")] = None,
     postgres: Annotated[
-        bool, typer.Option("--postgres", help="Instead: a PostgreSQL, captured and served back into.")
+        bool, typer.Option("--postgres", help="Demonstrate capture from PostgreSQL and serving into it instead.")
     ] = False,
 ) -> None:
-    """See stream tables at work on an e-commerce lake.
+    """Demonstrate stream tables on an e-commerce lake.
 
     Builds the lake with a chain of stream tables, changes a few rows, and compares the refresh with the full query.
-    With --postgres it starts a PostgreSQL of its own and plays the tutorial docs/tutorials/getting-started-postgres.md.
+    With --postgres, starts a PostgreSQL server and plays the tutorial docs/tutorials/getting-started-postgres.md.
 
     Example:
 
@@ -34,5 +34,5 @@ def demo(
             module.run(session.output, rows=rows, keep=keep, progress=session.progress)
         return
     if rows is not None or keep is not None:
-        raise typer.BadParameter("--rows and --keep are for the demonstration without --postgres")
+        raise typer.BadParameter("--rows and --keep cannot be used with --postgres")
     module.run_postgres(session.output, live=False if session.options.json else None)

@@ -37,7 +37,7 @@ class Frame(Protocol):
 
 
 class Graph(Protocol):
-    """The dependency graph: names, what is read before what reads it, and pairs (what is read, what reads it)."""
+    """The dependency graph: names in dependency order, and pairs (table, dependent)."""
 
     @property
     def nodes(self) -> Sequence[str]: ...
@@ -54,7 +54,7 @@ class Graph(Protocol):
 
 
 class Facade(Protocol):
-    """An open lake, as `millstream.connect` gives it."""
+    """An open lake, as `millstream.connect` returns it."""
 
     def sql(self, text: str) -> Frame: ...
 

@@ -48,7 +48,7 @@ def text(value: object) -> str:
 
 
 def cell(value: object) -> str:
-    """A value of a query's result, as Spark's own `show` writes it: exact, and NULL told from the empty text."""
+    """A value of a query's result, as Spark's own `show` writes it: exact, and NULL distinct from the empty text."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""`explain`, `validate`, `verify`, `dag`: how stream tables are maintained, and whether that is right."""
+"""`explain`, `validate`, `verify`, `dag`: how stream tables are maintained, and whether their contents are correct."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +15,7 @@ from millstream.cli.session import Session, verb
 SqlOption = Annotated[bool, typer.Option("--sql/--no-sql", help="Show the delta SQL that a refresh runs.")]
 
 AgainstOption = Annotated[
-    str | None, typer.Option(help="Who answers the query: postgres; by default Spark does.", show_default=False)
+    str | None, typer.Option(help="What answers the query: postgres; by default Spark.", show_default=False)
 ]
 
 
@@ -49,7 +49,7 @@ _VERIFY = (
 def explain(session: Session, name: NameArgument, sql: SqlOption = True) -> None:
     """Show how a stream table is maintained.
 
-    That is: the operators, the strategy of each, and the delta SQL that a refresh runs.
+    Prints the operators, the strategy of each, and the delta SQL that a refresh runs.
 
     Example:
 
@@ -69,9 +69,9 @@ def validate(
     dialect: DialectOption = None,
     sql: SqlOption = False,
 ) -> None:
-    """Say whether and how a query could be maintained.
+    """Show whether and how a query can be maintained.
 
-    Nothing is created.
+    This creates nothing.
 
     Example:
 
@@ -90,8 +90,8 @@ def verify(
 ) -> None:
     """Compare the contents of stream tables with their queries.
 
-    With --against postgres, PostgreSQL itself answers the query, of tables that read nothing but one attached
-    database; they are refreshed first. The exit code is 1 if one differs.
+    With --against postgres, PostgreSQL itself answers the query; this works for stream tables that read only one
+    attached database, and refreshes them first. The exit code is 1 if one differs.
 
     Example:
 
@@ -115,7 +115,7 @@ def dag(
     session: Session,
     form: Annotated[GraphFormat, typer.Option("--format", help="How to draw it.")] = GraphFormat.TEXT,
 ) -> None:
-    """Show which tables feed which stream tables.
+    """Show which stream tables read which tables.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""The `millstream` command: all verbs, the options in front of them, and the one place where errors end."""
+"""The `millstream` command: all verbs, the options before them, and the one place that reports errors."""
 
 import sys
 import traceback as tracebacks
@@ -84,7 +84,7 @@ def millstream(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """SQL queries over Delta and PostgreSQL tables that keep themselves exact, refreshed by what changed.
+    """Exact, incrementally maintained SQL queries over Delta and PostgreSQL tables.
 
     Example:
 
@@ -97,9 +97,9 @@ def millstream(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit code: 0, 1 for an error, 2 for wrong usage, 130 when interrupted."""
+    """Run one command and return its exit code: 0, 1 for an error, 2 for wrong usage, 130 when interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # A wrong option is reported before the options are known: then it can only be seen whether JSON is wanted.
+    # A wrong option is reported before the options are parsed, so look for --json here.
     invocation = Invocation(Options(json="--json" in given))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
@@ -117,9 +117,9 @@ def _run(given: list[str], invocation: Invocation) -> int:
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except typer.Abort:
-        invocation.options.output().problem(Problem("ABORTED", "nothing was done, as you wished"))
+        invocation.options.output().problem(Problem("ABORTED", "aborted; nothing was changed"))
         return 1
-    except Exception as e:  # noqa: BLE001 - the rim: whatever it was, a user gets a sentence and an exit code
+    except Exception as e:  # noqa: BLE001 - the rim: for any error, the user gets a sentence and an exit code
         return _report(e, invocation.options)
     if code == _INTERRUPTED:
         invocation.options.output().problem(Problem("INTERRUPTED", "interrupted"))
@@ -147,4 +147,4 @@ def _report(error: Exception, options: Options) -> int:
 def _usage_problem(error: typer.TyperException) -> Problem:
     context: typer.Context | None = getattr(error, "ctx", None)
     path = context.command_path if context else "millstream"
-    return Problem("USAGE", error.format_message(), f"`{path} --help` shows how it is used")
+    return Problem("USAGE", error.format_message(), f"`{path} --help` shows the usage")

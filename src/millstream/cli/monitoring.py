@@ -1,4 +1,4 @@
-"""`status`, `stats`, `history`: how stream tables are doing."""
+"""`status`, `stats`, `history`: the state of stream tables and their refreshes."""
 
 from typing import Annotated
 
@@ -54,7 +54,7 @@ _HISTORY = (
 
 @verb
 def status(session: Session, name: OneNameArgument = None) -> None:
-    """Show the stream tables and how old their data is.
+    """Show the stream tables and how stale their data is.
 
     Example:
 
@@ -90,9 +90,9 @@ def stats(session: Session) -> None:
 def history(
     session: Session,
     name: OneNameArgument = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, the latest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")] = 20,
 ) -> None:
-    """Show past refreshes, the latest first.
+    """Show past refreshes, newest first.
 
     Example:
 

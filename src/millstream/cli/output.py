@@ -1,4 +1,4 @@
-"""What a command has to say: as tables and prose for people, or as one JSON document for programs."""
+"""What a command prints: tables and prose for people, or one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ResultSet:
-    """The rows a statement gave; `truncated` if there are more than were fetched."""
+    """The rows a statement returned; `truncated` if there are more than were fetched."""
 
     statement: str
     columns: tuple[str, ...]
@@ -91,14 +91,14 @@ class Output(ABC):
 
     @abstractmethod
     def result(self, result: ResultSet) -> None:
-        """One result as soon as it is there; programs get them all together, by `results`."""
+        """One result as soon as it is available; programs get all of them together, through `results`."""
 
     @abstractmethod
     def note(self, sentence: str) -> None:
         """A remark for people."""
 
     def warning(self, sentence: str) -> None:
-        """What millstream did and the user should know of; on stderr for programs, too."""
+        """Something the user should know; on stderr, also for programs."""
         print(f"Warning: {sentence}", file=sys.stderr)
 
     @abstractmethod
@@ -287,7 +287,7 @@ class ConsoleOutput(Output):
 def _console(stream: TextIO) -> Console:
     from rich.console import Console
 
-    # Behind a pipe there is no edge to wrap at: a table must reach a file as wide as it is.
+    # A pipe has no width to wrap at: a table must reach a file unwrapped.
     width = None if stream.isatty() else 100_000
     return Console(file=stream, width=width, emoji=False)
 
@@ -309,7 +309,7 @@ def _columns(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[Col
 
 
 def _tree(graph: Graph) -> Any:
-    """The graph from its sources on; what was drawn already is only named again."""
+    """The graph, starting at its sources; a node that was drawn already is only named again."""
     from rich.console import Group
     from rich.text import Text
     from rich.tree import Tree

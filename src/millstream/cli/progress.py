@@ -1,4 +1,4 @@
-"""What is being done right now, on a terminal only: a spinner on stderr with the phase, how far it is, and the time."""
+"""Progress, on a terminal only: a spinner on stderr with the phase, the share that is done, and the time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Progress:
 
     @contextmanager
     def working(self, phase: str) -> Iterator[None]:
-        """Show the spinner until the block ends; what prints meanwhile does so in `paused`."""
+        """Show the spinner until the block ends; code that prints meanwhile does so in `paused`."""
         if not self.enabled or self._bar is not None:
             self(phase)
             yield
@@ -40,7 +40,7 @@ class Progress:
         from rich.table import Table
 
         class ShareColumn(ProgressColumn):
-            """A bar, where it is known how much there is to do."""
+            """A bar, if the total is known."""
 
             def render(self, task: Task) -> Table | str:
                 share = task.fields["share"]

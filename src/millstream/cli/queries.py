@@ -12,7 +12,7 @@ FileOption = Annotated[
 
 
 def read_sql(given: str | None, file: Path | None, what: str) -> str:
-    """The text from whichever of the two was given.
+    """The text from the argument or the file.
 
     Raises:
         typer.BadParameter: both or neither was given, or the file cannot be read.
@@ -26,7 +26,7 @@ def read_sql(given: str | None, file: Path | None, what: str) -> str:
 
 
 def read_query(given: str | None, file: Path | None) -> str:
-    """One query. A semicolon behind it is cut off; what is before stays, so that positions are those of the file."""
+    """One query, without its semicolon. The text before it stays, so that positions are those of the file."""
     from millstream.sql.statements import split_statements
 
     text = read_sql(given, file, "the query")

@@ -19,7 +19,7 @@ AllOption = Annotated[bool, typer.Option("--all", help="All stream tables that a
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one table; the fields of `RefreshResult`, or the error."""
+    """The outcome for one table: the fields of `RefreshResult`, or the error."""
 
     name: str
     action: str | None = None
@@ -48,11 +48,11 @@ def refresh(
     session: Session,
     names: NamesArgument = None,
     all_tables: AllOption = False,
-    full: Annotated[bool, typer.Option("--full", help="Recompute the named tables whole.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Recompute the named tables in full.")] = False,
 ) -> None:
-    """Refresh stream tables, after what they read.
+    """Refresh stream tables, each after the stream tables it reads.
 
-    One that fails does not keep the others from being refreshed; the exit code is then 1.
+    If one fails, the others are still refreshed, and the exit code is 1.
 
     Example:
 
@@ -68,7 +68,7 @@ def refresh(
 
 
 def chosen(ms: Facade, names: Sequence[str] | None, all_tables: bool) -> list[str]:
-    """The tables a command is about; all of them in the order in which they read each other.
+    """The tables a command is about; with --all, in dependency order.
 
     Raises:
         typer.BadParameter: names were given together with --all, or neither.

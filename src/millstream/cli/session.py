@@ -34,12 +34,12 @@ VerboseOption = Annotated[
         "--verbose",
         "-v",
         count=True,
-        help="Log to stderr what is done and how long it takes; -vv logs more.",
+        help="Log each step and its duration to stderr; -vv logs more.",
         rich_help_panel=COMMON_PANEL,
     ),
 ]
 TracebackOption = Annotated[
-    bool, typer.Option("--traceback", help="Show where in the code an error arose.", rich_help_panel=COMMON_PANEL)
+    bool, typer.Option("--traceback", help="Show where in the code an error was raised.", rich_help_panel=COMMON_PANEL)
 ]
 
 
@@ -54,7 +54,7 @@ class Options:
     traceback: bool = False
 
     def refined(self, later: "Options") -> "Options":
-        """These options, with those given behind the verb on top."""
+        """These options, overridden by those given after the verb."""
         return Options(
             later.lake or self.lake,
             later.config or self.config,
@@ -75,13 +75,13 @@ class Invocation:
     options: Options = field(default_factory=Options)
 
     def refine(self, **options: Any) -> Options:
-        """Take further options in, and give all of them."""
+        """Add further options, and return all of them."""
         self.options = self.options.refined(Options(**options))
         return self.options
 
 
 class Session:
-    """What a command works with: the lake, and where to say what."""
+    """What a command works with: the lake, its output and its progress."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -98,7 +98,7 @@ class Session:
 
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function: instead of its first parameter, a `Session`, it takes the shared options."""
+    """Make a command of a function, with the shared options in place of its first parameter, a `Session`."""
     shared = inspect.signature(_shared_options).parameters
     own = list(inspect.signature(function).parameters.values())[1:]
 
@@ -139,4 +139,4 @@ def _shared_options(
     verbose: VerboseOption = 0,
     traceback: TracebackOption = False,
 ) -> None:
-    """Never called: its parameters are the options behind each verb."""
+    """Never called: its parameters are the options after each verb."""

@@ -19,9 +19,7 @@ DEFAULT_LIMIT = 100
 @verb
 def sql(
     session: Session,
-    statements: Annotated[
-        str | None, typer.Argument(help="Statements, with ; between them; or --file, or stdin.")
-    ] = None,
+    statements: Annotated[str | None, typer.Argument(help="Statements separated by ;, or use --file or stdin.")] = None,
     file: FileOption = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="Rows shown per result; 0 shows all.")
@@ -29,7 +27,7 @@ def sql(
 ) -> None:
     """Run SQL statements, millstream's own and Spark's.
 
-    The first that fails is the last that runs.
+    Stops at the first statement that fails.
 
     Example:
 
@@ -74,7 +72,7 @@ def _show(session: Session, result: ResultSet, limit: int) -> None:
 
 
 def _headline(statement: str, width: int = 60) -> str:
-    """The statement on one line, cut where it gets long; of an ATTACH not the address, which may hold a password."""
+    """The statement on one line, shortened; for ATTACH without the address, which may contain a password."""
     line = " ".join(statement.split())
     if "ATTACH" in line.upper().split("'")[0]:
         return "ATTACH POSTGRES …"

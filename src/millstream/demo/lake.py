@@ -59,17 +59,17 @@ def run(
     from millstream.service import connect
 
     orders = rows or DEFAULT_ORDERS
-    tell = progress or (lambda _: None)
+    announce = progress or (lambda _: None)
     with ExitStack() as stack:
         lake = str(keep) if keep is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-"))
-        ms = stack.enter_context(connect(lake, progress=tell))
-        tell(f"generating {orders:,} orders")
+        ms = stack.enter_context(connect(lake, progress=announce))
+        announce(f"generating {orders:,} orders")
         _generate(ms, orders)
         for name, query in STREAM_TABLES.items():
-            tell(f"creating the stream table {name}")
+            announce(f"creating the stream table {name}")
             ms.create_stream_table(name, query)
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-full-"))
-        comparison = [_round(ms, tell, what, sql, orders, scratch) for what, sql in _CHANGES]
+        comparison = [_round(ms, announce, what, sql, orders, scratch) for what, sql in _CHANGES]
         verdicts = {name: ms.verify(name).ok for name in STREAM_TABLES}
         _report(output, orders, comparison, verdicts, keep)
 
@@ -98,7 +98,7 @@ def _generate(ms: Millstream, orders: int) -> None:
 
 @dataclass(frozen=True)
 class Round:
-    """One change, and what following it cost either way."""
+    """One change, and what the refresh and the full queries took."""
 
     change: str
     rows_changed: int
@@ -109,16 +109,16 @@ class Round:
     full_ms: int
 
 
-def _round(ms: Millstream, tell: Callable[[str], None], what: str, sql: str, orders: int, scratch: str) -> Round:
+def _round(ms: Millstream, announce: Callable[[str], None], what: str, sql: str, orders: int, scratch: str) -> Round:
     """One change, then the incremental refresh of the chain against the chain's queries in full."""
-    tell(what)
+    announce(what)
     ms.sql(sql.format(orders=orders, customers=_customers(orders)))
-    tell("refreshing the chain")
+    announce("refreshing the chain")
     start = time.perf_counter()
     ms.refresh_stream_table("country_ranking")
     incremental_ms = (time.perf_counter() - start) * 1000
     details = [ms.refresh_history(name, 1)[0] for name in STREAM_TABLES]
-    tell("running the full queries for comparison")
+    announce("running the full queries for comparison")
     start = time.perf_counter()
     for query in STREAM_TABLES.values():
         ms.spark.sql(query).write.mode("overwrite").parquet(scratch)

@@ -1,4 +1,4 @@
-"""The PostgreSQL demonstration: a server of its own, the first tutorial played on it, and what each change took."""
+"""The PostgreSQL demonstration: starts a server, plays the first tutorial on it, and times each change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from millstream.demo.watch import Watch
     from millstream.service import Millstream
 
-_LEFT_BEHIND = """
+_REMAINING_OBJECTS = """
 SELECT (SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'millstream%') +
        (SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'millstream%')
 """
@@ -29,7 +29,7 @@ SELECT (SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'millstream%') +
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One change, and how long it took to come back."""
+    """One change, and how long it took to reach the served table."""
 
     change: str
     statement: str
@@ -77,7 +77,7 @@ def run_postgres(output: Output, *, live: bool | None = None) -> None:
         verified = {name: ms.verify(name).ok and not _differences(application, name) for name in story.QUERIES}
         screen.working("detaching")
         ms.detach(story.DATABASE, cascade=True)
-        left = application.execute(_LEFT_BEHIND).fetchone() == (0,)
+        left = application.execute(_REMAINING_OBJECTS).fetchone() == (0,)
     _report(output, played, idle_ms, verified, left)
 
 
@@ -101,7 +101,7 @@ def _create(ms: Millstream, screen: Screen) -> None:
         served = f"{story.DATABASE}.public.{name}"
         screen.typed("a stream table", f"CREATE STREAM TABLE {name} SERVE TO {served} AS {query.strip()}")
         screen.working(f"creating {name}")
-        # AUTO may compute tables this small anew, and deltas are what is to be seen.
+        # AUTO may recompute tables this small, and the demonstration is about deltas.
         ms.create_stream_table(name, query, refresh_mode="DIFFERENTIAL", serve_to=served)
 
 
@@ -112,7 +112,7 @@ def _play(
     watch: Watch,
     screen: Screen,
 ) -> Played:
-    """Change something, refresh the chain, and see when the change is back."""
+    """Make a change, refresh the chain, and see when the served table has it."""
     from millstream.demo.watch import fetched
 
     application.execute(scene.statement.encode())  # in autocommit mode, so this is the COMMIT, too
@@ -122,7 +122,7 @@ def _play(
     refreshed = time.perf_counter()
     seen = watch.first_change_after(committed)
     if seen is None:
-        raise MillstreamError(Code.SERVE_FAILED, f"nothing came of: {scene.statement}")
+        raise MillstreamError(Code.SERVE_FAILED, f"the served table did not change after: {scene.statement}")
     records = {name: ms.refresh_history(name, 1)[0] for name in story.QUERIES}
     did = {name: f"+{r.rows_inserted} ~{r.rows_updated} -{r.rows_deleted}" for name, r in records.items()}
     row_ms, refresh_ms = round((seen - committed) * 1000), round((refreshed - committed) * 1000)
@@ -159,9 +159,11 @@ def _report(output: Output, played: list[Played], idle_ms: int, verified: dict[s
     output.line(f"a refresh of the chain with nothing to do: {idle_ms} ms")
     for name, ok in verified.items():
         output.line(f"verify {name}: {'equal to' if ok else 'DIFFERENT from'} PostgreSQL's own answer")
-    output.line(f"detached: {'nothing of millstream is left in the database' if clean else 'SOMETHING IS LEFT BEHIND'}")
+    output.line(f"detached: {'nothing of millstream is left in the database' if clean else 'OBJECTS REMAIN'}")
     output.document(
         {"changes": [asdict(p) for p in played], "idle_ms": idle_ms, "verified": verified, "is_clean": clean}
     )
     if not (all(verified.values()) and clean):
-        raise MillstreamError(Code.REFRESH_FAILED, "a served table differs from its query, or detaching left something")
+        raise MillstreamError(
+            Code.REFRESH_FAILED, "a served table differs from its query, or objects remain after detaching"
+        )

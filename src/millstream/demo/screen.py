@@ -1,4 +1,4 @@
-"""Two psqls side by side: what the application changes, and what it gets back; on a terminal they are live."""
+"""Two psql sessions side by side: what the application changes, and the served table; live on a terminal."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class LiveScreen(Screen):
 
 
 def screen_for(output: Output, *, live: bool | None = None) -> Screen:
-    """The screen that fits where the output goes.
+    """The screen that suits the output: live on a terminal, plain otherwise.
 
     Args:
         live: whether it is repainted; by default on a terminal.

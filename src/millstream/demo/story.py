@@ -57,7 +57,7 @@ LAST = "division_costs"
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A change of the application's, and where in the source it can be seen."""
+    """A change by the application, and the query that shows it in the source."""
 
     title: str
     statement: str
@@ -78,4 +78,4 @@ SCENES = (
     Scene("Somebody leaves", "DELETE FROM employees WHERE name = 'Tor'", _EMPLOYEES),
 )
 RESULT = "SELECT path, people, payroll FROM team_costs ORDER BY path"
-"""What is watched: every scene changes it."""
+"""The watched query: every scene changes its result."""

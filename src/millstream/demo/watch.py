@@ -1,4 +1,4 @@
-"""Watches a result in PostgreSQL as an application would, and notes when it changed."""
+"""Watches a result in PostgreSQL as an application would, and records when it changed."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def _is_number(value: object) -> bool:
 
 
 def fetched(connection: psycopg.Connection[tuple[Any, ...]], query: str) -> Rows:
-    """What a query gives now."""
+    """The current result of a query."""
     cursor = connection.execute(query.encode())
     return Rows(tuple(c.name for c in cursor.description or ()), tuple(cursor.fetchall()))
 
 
 class Watch:
-    """Asks a query again and again, over a connection of its own.
+    """Repeats a query over a separate connection.
 
     Args:
-        seen: called with each result that is not the last one.
+        seen: called with each result that differs from the one before.
     """
 
     def __init__(self, url: str, query: str, seen: Callable[[Rows], None]) -> None:
@@ -79,7 +79,7 @@ class Watch:
         self._connection.close()
 
     def first_change_after(self, moment: float, timeout: float = 10.0) -> float | None:
-        """When the first other result since a moment of `time.perf_counter` was seen; None if there is none."""
+        """When the first changed result after a time of `time.perf_counter` was seen; None if there is none."""
         with self._changed:
             self._changed.wait_for(lambda: self._since(moment), timeout)
             later = self._since(moment)

@@ -3,13 +3,13 @@
 Semantics: the rows of the left input without a partner in the right one.
 Delta rule: with `n(l)` the number of partners of a row now and `d(l)` its change,
     `delta(L ▷ R) = new(L) ⋉ delta(R), weighted by [n = 0] − [n − d = 0]  +  delta(L), weighted by [n − d = 0]`.
-    A row enters the result when it lost its last partner, and leaves when it gained its first. Where the right input
-    did not change that is `delta(L) ▷ R`.
-State kept: none; `n` is counted for the affected rows only. Where the right input is joined together, the columns of
-    the condition, with the number of rows of each value, are a hidden stage, and the join reads that.
+    A row enters the result when it loses its last partner, and leaves it when it gains its first. If the right input
+    did not change, this is `delta(L) ▷ R`.
+State kept: none; `n` is counted for the affected rows only. If the right input is itself a join, a hidden stage stores
+    the columns of the condition with the number of rows of each value, and the anti join reads that stage.
 Cost: one probe of the right input for the affected rows, and one of the left input where the right one changed.
 NULL and duplicate behaviour: a NULL condition is no partner; partners are counted with their weights, so that
-    removing one of two equal partners flips nothing.
+    removing one of two equal partners changes nothing.
 Falls back when: never.
 """
 
@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from millstream.diff.base import Difference, rule
 from millstream.diff.zset import distinct_columns, plus, weighted
 from millstream.ops import (
     Aggregate,
@@ -53,6 +53,9 @@ from millstream.ops.expressions import (
 )
 from millstream.ops.relations import WEIGHT_COLUMN, referenced
 
+if TYPE_CHECKING:
+    from millstream.diff.difference import Difference
+
 NOW = Column("__ms_partners", "bigint")
 CHANGE = Column("__ms_partners_change", "bigint")
 # stands in for the columns of a condition that does not mention the left input
@@ -61,10 +64,8 @@ THERE = Column("__ms_there", "boolean")
 PARTNERS_OF = "__ms_p"
 
 
-@rule(AntiJoin, "rows that gain their first or lose their last partner")
-def anti_join(difference: Difference, relation: Relation) -> Relation | None:
+def anti_join(difference: Difference, relation: AntiJoin) -> Relation | None:
     """See the module."""
-    assert isinstance(relation, AntiJoin)
     return filtering_join(difference, relation, _is_zero)
 
 
@@ -91,7 +92,7 @@ def filtering_join(
 
 
 def _marked(rows: Relation, there: exp.Expr) -> Relation:
-    """Affected rows: those that are in the left input now, or the change of that."""
+    """Affected rows: rows of the left input now (`there`), or of its change."""
     rows = weighted(rows)
     return Project(rows, (*keep(rows.columns), Item(there, THERE), *keep([WEIGHT_COLUMN])))
 

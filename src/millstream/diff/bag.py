@@ -1,12 +1,12 @@
-"""The stage of a query without a key: stored as plain rows, changed by appending and by removing at a place.
+"""The stage of a query without a key: stored as plain rows, which are appended, and removed by place.
 
 Semantics: a bag; a row that occurs three times is stored three times.
-Delta rule: `net = consolidate(delta(x))`; rows with positive weight are appended, for a negative weight that many
-    equal stored rows are removed, whichever they are.
-State kept: the rows themselves, nothing else; so that loading is a plain write and reading a plain read.
-Cost: the delta, and where rows go away one probe of the stored rows.
-NULL and duplicate behaviour: NULLs are equal to each other here; the multiplicity is exact. -0.0 is not 0.0: what is
-    stored is what the query gives, bit by bit.
+Delta rule: `net = consolidate(delta(x))`; rows with positive weight are appended; for a negative weight, that many of
+    the equal stored rows are removed, no matter which.
+State kept: the rows themselves and nothing else, so that loading is a plain write and reading a plain read.
+Cost: proportional to the delta; where rows are removed, one probe of the stored rows.
+NULL and duplicate behaviour: NULLs are equal to each other here; the multiplicity is exact. -0.0 is not 0.0: the
+    stored rows equal the query's result bit by bit.
 Falls back when: never.
 """
 
@@ -17,30 +17,17 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from millstream.diff.aggregate.accumulator import OLD
-from millstream.diff.base import Difference
+from millstream.diff.difference import Difference
 from millstream.diff.plan import MORE, NET, PLACE, REMOVED, Kind, Layout, Step
 from millstream.diff.share import share
 from millstream.diff.zset import consolidate, identical, identifying, renamed
-from millstream.ops import (
-    AntiJoin,
-    Column,
-    Filter,
-    InnerJoin,
-    Item,
-    OuterJoin,
-    Project,
-    Relation,
-    Scan,
-    SemiJoin,
-    Table,
-    walk,
-)
-from millstream.ops.clock import tells_time
+from millstream.ops import Column, Filter, InnerJoin, Item, Project, Relation, Scan, Table, UnionAll, walk
+from millstream.ops.clock import reads_clock
 from millstream.ops.expressions import ZERO, add_columns, cast, col, compare, conjuncts, keep, weight
 from millstream.ops.relations import WEIGHT_COLUMN
 
 RANK = Column("__ms_rank", "bigint")  # the number of a stored row among its equals ...
-GOING = Column("__ms_going", "bigint")  # ... of which the first few go: minus the net weight
+GOING = Column("__ms_going", "bigint")  # ... of which the first few are removed: minus the net weight
 
 
 @dataclass(frozen=True)
@@ -62,14 +49,14 @@ class BagStage:
     @property
     def is_monotone(self) -> bool:
         """Whether inserts into the inputs can only add rows."""
-        return not any(isinstance(n, OuterJoin | SemiJoin | AntiJoin) or tells_time(n) for n in walk(self.body))
+        return all(n.is_monotone and not reads_clock(n) for n in walk(self.body))
 
     def load(self) -> Relation:
         """The contents, from the inputs at the new frontier."""
         return Difference(frozenset()).new(self.body)
 
     def steps(self, changed: frozenset[str], *, at_once: bool = False) -> tuple[Step, ...]:
-        """The steps of a refresh in which these inputs changed; `at_once` or not, what goes away is looked up."""
+        """The steps of a refresh in which these inputs changed; `at_once` makes no difference here."""
         if changed not in self._planned:
             self._planned[changed] = self._plan(changed)
         return self._planned[changed]
@@ -112,8 +99,11 @@ class BagStage:
 
 
 def _subtracts(relation: Relation, changed: frozenset[str]) -> bool:
-    """Whether the delta takes away again what it counts twice: a join does, of two inputs that changed."""
+    """Whether the delta takes away again what it counts twice: a join does, if two of its inputs changed.
+
+    Of the operators that only inserts can reach here, a union alone adds the changes of its inputs and no more.
+    """
     changing = [c for c in relation.children if any(isinstance(n, Scan) and n.source in changed for n in walk(c))]
-    if isinstance(relation, InnerJoin) and len(changing) > 1:
+    if len(changing) > 1 and not isinstance(relation, UnionAll):
         return True
     return any(_subtracts(c, changed) for c in changing)

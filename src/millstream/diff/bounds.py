@@ -1,18 +1,18 @@
 """Which values some columns of a small relation can have, without computing the relation.
 
-Keys that restrict another relation may be more than needed, so that they need not be what this relation holds: those
-of the change that it was restricted by will do, and they are at hand. So is a relation that stands in several places,
-which is computed once, before them, and it has fewer.
+Keys that restrict another relation may be more than needed, so that they need not be exactly those of this relation:
+the keys of the change that it was restricted by will do, and they are at hand. A relation that stands in several places
+is at hand too, since it is computed once, before them, and it has fewer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import assert_never
 
 from sqlglot import exp
 
-from millstream.diff.size import is_small
 from millstream.ops import (
     Aggregate,
     AntiJoin,
@@ -20,6 +20,8 @@ from millstream.ops import (
     Filter,
     InnerJoin,
     Item,
+    Join,
+    Opaque,
     OuterJoin,
     Project,
     Relation,
@@ -44,7 +46,7 @@ class Bounds:
     repeated: Set[Relation]
 
     def of(self, relation: Relation, names: Sequence[str]) -> Relation | None:
-        """Rows of the columns that hold all values these can have together; None where it takes joins to tell."""
+        """Rows of the columns that hold all values these can have together; None where only joins can show."""
         if self._is_at_hand(relation):
             types = {c.name: c for c in relation.columns}
             return Project(relation, tuple(Item(col(n), types[n]) for n in names))
@@ -55,33 +57,37 @@ class Bounds:
                 return self._through(relation.input, names, {i.column.name: i.expression for i in relation.items})
             case Aggregate():
                 return self._through(relation.input, names, {i.column.name: i.expression for i in relation.keys})
-            case SemiJoin() if is_small(relation.right, self.small):
-                told = _told(relation.right, names, conjuncts(relation.condition))
-                return self._through(relation.right, names, told) or self.of(relation.left, names)
+            case SemiJoin() if relation.right.is_small(self.small):
+                equal = _equal_columns(relation.right, names, conjuncts(relation.condition))
+                return self._through(relation.right, names, equal) or self.of(relation.left, names)
             case SemiJoin() | AntiJoin():
                 return self.of(relation.left, names)
-            case OuterJoin() if relation.kind == "left" and set(names) <= {c.name for c in relation.left.columns}:
-                return self.of(relation.left, names)
+            case OuterJoin():
+                is_left = relation.kind == "left" and set(names) <= {c.name for c in relation.left.columns}
+                return self.of(relation.left, names) if is_left else None
             case InnerJoin():
                 for part in relation.inputs:
-                    told = _told(part, names, relation.conditions)
-                    if is_small(part, self.small) and (found := self._through(part, names, told)):
+                    equal = _equal_columns(part, names, relation.conditions)
+                    if part.is_small(self.small) and (found := self._through(part, names, equal)):
                         return found
+                return None
             case UnionAll():
                 places = [[c.name for c in relation.columns].index(n) for n in names]
                 parts = [self.of(i, [i.columns[p].name for p in places]) for i in relation.inputs]
                 known = [p for p in parts if p is not None]
                 return UnionAll(tuple(known)) if len(known) == len(parts) else None
-        return None
+            case Opaque():
+                return None
+        assert_never(relation)
 
     def _is_at_hand(self, relation: Relation) -> bool:
-        """Whether it is made of rows that are there already."""
+        """Whether it is made of rows that are computed already."""
         if relation in self.repeated:
-            return is_small(relation, self.small)
+            return relation.is_small(self.small)
         nodes = list(walk(relation))
-        if any(isinstance(n, SemiJoin | AntiJoin | OuterJoin | InnerJoin) for n in nodes):
+        if any(isinstance(n, Join) for n in nodes):
             return False
-        return all(is_small(n, self.small) for n in nodes if isinstance(n, Table))
+        return all(n.is_small(self.small) for n in nodes if isinstance(n, Table))
 
     def _through(self, relation: Relation, names: Sequence[str], origin: Mapping[str, exp.Expr]) -> Relation | None:
         """The same question to an input, whose columns `origin` gives, and its answer under the names asked for."""
@@ -96,7 +102,7 @@ class Bounds:
         return Project(found, tuple(Item(col(c.name), Column(n, types[c.name])) for n, c in pairs))
 
 
-def _told(relation: Relation, names: Sequence[str], conditions: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
+def _equal_columns(relation: Relation, names: Sequence[str], conditions: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
     """The columns of the relation that the names are, or that conditions say they are equal to."""
     own = {c.name for c in relation.columns}
     found: dict[str, exp.Expr] = {n: col(n) for n in names if n in own}

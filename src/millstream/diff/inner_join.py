@@ -6,24 +6,26 @@ Delta rule: the sum over i of `new(1..i-1) ⋈ delta(i) ⋈ old(i+1..n)`; terms 
 State kept: none.
 Cost: each term starts from its delta, so that every intermediate result is about the size of the change; the other
     inputs are probed, not shuffled.
-NULL and duplicate behaviour: a NULL condition joins nothing; duplicates come out of the product of weights.
+NULL and duplicate behaviour: a NULL condition joins nothing; duplicates follow from the product of weights.
 Falls back when: never.
 """
 
 from __future__ import annotations
 
-from millstream.diff.base import Difference, rule
+from typing import TYPE_CHECKING
+
 from millstream.diff.zset import plus
 from millstream.ops import InnerJoin, Project, Relation
 from millstream.ops.expressions import keep
 from millstream.ops.join_order import connected_order
 from millstream.ops.relations import WEIGHT_COLUMN
 
+if TYPE_CHECKING:
+    from millstream.diff.difference import Difference
 
-@rule(InnerJoin, "sum of joins that start from a delta")
-def inner_join(difference: Difference, relation: Relation) -> Relation | None:
+
+def inner_join(difference: Difference, relation: InnerJoin) -> Relation | None:
     """See the module."""
-    assert isinstance(relation, InnerJoin)
     changes = [difference.delta(i) for i in relation.inputs]
     terms: list[Relation] = []
     for position, change in enumerate(changes):

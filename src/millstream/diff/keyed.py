@@ -4,10 +4,10 @@ Semantics: GROUP BY with aggregates, DISTINCT (keys without aggregates), and wha
     SELECT list and HAVING above. GROUPING SETS, CUBE and ROLLUP group each row once per set, keys that are not in the
     set masked by NULL, with the set's number as a hidden key.
 Delta rule: the delta's rows are grouped; each touched group's stored row is looked up and merged with its change,
-    accumulator by accumulator. A group without rows dies; a global aggregate's one row never does.
+    accumulator by accumulator. A group without rows is removed; the one row of a global aggregate never is.
 State kept: per group the keys, the number of rows, the accumulators, and each output column that is not one of these.
     A group that HAVING hides is stored with VISIBLE false.
-Cost: proportional to the changed rows and touched groups; see the families for groups that must be read again.
+Cost: proportional to the changed rows and touched groups; some aggregates must read groups again, see the families.
 NULL and duplicate behaviour: NULL keys form one group.
 Falls back when: never.
 """
@@ -24,7 +24,7 @@ from millstream import naming
 from millstream.diff.aggregate import Accumulator, Call, accumulate
 from millstream.diff.aggregate.accumulator import OLD
 from millstream.diff.aggregate.algebraic import CountOf, SumOf
-from millstream.diff.base import Difference
+from millstream.diff.difference import Difference
 from millstream.diff.plan import CHANGES, MORE, RECOMPUTED, SHOWN, STORE, TOUCHED, Kind, Layout, Step
 from millstream.diff.share import share
 from millstream.diff.zset import distinct_columns, identical, renamed
@@ -130,7 +130,7 @@ class KeyedStage:
         """The steps of a refresh in which these inputs changed.
 
         Args:
-            at_once: leave `TOUCHED` out, for one query less where the stored rows need no looking up.
+            at_once: leave `TOUCHED` out, which saves a query where the stored rows need not be looked up.
         """
         if (changed, at_once) not in self._planned:
             self._planned[changed, at_once] = self._plan(changed, at_once)
@@ -225,7 +225,7 @@ class KeyedStage:
         return Table(CHANGES, (*self.layout.columns, *self._old_columns, MORE, STORE, SHOWN))
 
     def _finished(self, merged: Relation, stored: Relation) -> Relation:
-        """Outputs, and what happens to each row; rows that stay as they are are dropped."""
+        """Outputs, and what happens to each row; unchanged rows are dropped."""
         with_outputs = self._with_outputs(merged, {c.name: col(c.name) for c in (*stored.schema, MORE)})
         store, shown = self._store(), self._shown()
         final = Project(with_outputs, add_columns(with_outputs, [Item(store, STORE), Item(shown, SHOWN)]))

@@ -5,66 +5,60 @@ Delta rule: `delta(op(x)) = op(delta(x))`; `delta(x UNION ALL y) = delta(x) + de
     feed.
 State kept: none.
 Cost: proportional to the changed rows.
-NULL and duplicate behaviour: weights carry duplicates; a predicate that is NULL drops the row on both sides alike.
+NULL and duplicate behaviour: weights carry duplicates; a predicate that is NULL drops the row before and after alike.
 Falls back when: never.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from millstream.diff import current_time
-from millstream.diff.base import Difference, delta_table, rule
+from millstream.diff.inputs import delta_table
 from millstream.diff.zset import plus
 from millstream.ops import Column, Filter, Item, OneRow, Project, Relation, Repeat, Scan, UnionAll
-from millstream.ops.clock import tells_time
+from millstream.ops.clock import reads_clock
 from millstream.ops.expressions import col, keep
 from millstream.ops.relations import WEIGHT_COLUMN
 
+if TYPE_CHECKING:
+    from millstream.diff.difference import Difference
 
-@rule(Scan, "change feed")
-def scan(difference: Difference, relation: Relation) -> Relation | None:
+
+def scan(difference: Difference, relation: Scan) -> Relation | None:
     """The scan's change feed."""
-    assert isinstance(relation, Scan)
     return delta_table(relation) if relation.source in difference.changed else None
 
 
-@rule(OneRow, "a constant")
-def one_row(difference: Difference, relation: Relation) -> Relation | None:
+def one_row(difference: Difference, relation: OneRow) -> Relation | None:
     """It never changes."""
     return None
 
 
-@rule(Filter, "filter of the delta")
-def filter_(difference: Difference, relation: Relation) -> Relation | None:
-    """The predicate decides about a row the same way whenever it is asked, unless it asks for the time."""
-    assert isinstance(relation, Filter)
-    if tells_time(relation):
+def filter_(difference: Difference, relation: Filter) -> Relation | None:
+    """The predicate gives the same answer for a row at any time, unless it asks for the time."""
+    if reads_clock(relation):
         return current_time.filter_(difference, relation)
     change = difference.delta(relation.input)
     return None if change is None else Filter(change, relation.predicate)
 
 
-@rule(Project, "projection of the delta")
-def project(difference: Difference, relation: Relation) -> Relation | None:
+def project(difference: Difference, relation: Project) -> Relation | None:
     """A row's columns are computed from that row alone, unless from the time."""
-    assert isinstance(relation, Project)
-    if tells_time(relation):
+    if reads_clock(relation):
         return current_time.project(difference, relation)
     change = difference.delta(relation.input)
     return None if change is None else Project(change, (*relation.items, *keep([WEIGHT_COLUMN])))
 
 
-@rule(Repeat, "rows of the delta repeated")
-def repeat(difference: Difference, relation: Relation) -> Relation | None:
-    """How often a row comes is computed from that row alone."""
-    assert isinstance(relation, Repeat)
+def repeat(difference: Difference, relation: Repeat) -> Relation | None:
+    """The number of repetitions is computed from the row alone."""
     change = difference.delta(relation.input)
     return None if change is None else Repeat(change, relation.count, relation.number)
 
 
-@rule(UnionAll, "union of the deltas")
-def union_all(difference: Difference, relation: Relation) -> Relation | None:
+def union_all(difference: Difference, relation: UnionAll) -> Relation | None:
     """A branch that did not change adds nothing; the columns keep the names of the first branch."""
-    assert isinstance(relation, UnionAll)
     names = relation.columns
     changes = [_named_like(c, names) for i in relation.inputs if (c := difference.delta(i)) is not None]
     return plus(changes) if changes else None

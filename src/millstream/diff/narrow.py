@@ -1,30 +1,33 @@
 """Semi joins with something small go down to the scans, and what is joined to something small is made small first.
 
 Spark can send only the right input of a semi, anti or left join to every task. Where the left one is a delta, it sorts
-and shuffles the right one, which may be a large table, to look a few keys up in it. So:
+and shuffles the right one, which may be a large table, to look up a few keys in it. So:
 
 - the right input of such a join is restricted to the keys of the left one, where that is small;
 - a semi join with something small is moved below other semi and anti joins and into the one input of an inner join that
-  it speaks of, so that these join something small as well;
+  its condition refers to, so that these join something small as well;
 - an input of an inner join that starts from a delta is restricted to its keys, if it is not just a table to be read.
 
-Both are the same query in another order; the rules need not know.
+The query stays the same, in another order; the rules need not know.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence, Set
+from typing import assert_never
 
 from sqlglot import exp
 
 from millstream.diff.bounds import Bounds
-from millstream.diff.size import is_small
 from millstream.diff.zset import renamed
 from millstream.ops import (
+    Aggregate,
     AntiJoin,
     Filter,
     InnerJoin,
+    Join,
+    Opaque,
     OuterJoin,
     Project,
     Relation,
@@ -36,7 +39,7 @@ from millstream.ops import (
 from millstream.ops.expressions import all_of, col, conjuncts, keep, substitute
 from millstream.ops.join_order import connected_order
 from millstream.ops.relations import referenced
-from millstream.ops.walk import occurrences, with_children
+from millstream.ops.walk import occurrences
 
 KEY = "__ms_k"  # behind the name of a column of the left input: its value among the keys that the right one may have
 
@@ -48,7 +51,7 @@ def narrow(relation: Relation, small: Set[str]) -> Relation:
 
     def visit(node: Relation) -> Relation:
         if node not in done:
-            done[node] = narrowing.visit(with_children(node, tuple(visit(child) for child in node.children)))
+            done[node] = narrowing.visit(node.over(tuple(visit(child) for child in node.children)))
             if counts[node] > 1:
                 narrowing.repeated.add(done[node])
         return done[node]
@@ -60,27 +63,34 @@ def narrow(relation: Relation, small: Set[str]) -> Relation:
 class _Narrowing:
     small: Set[str]
     repeated: set[Relation] = dataclasses.field(default_factory=set)
-    """What stands in several places."""
+    """The relations that stand in several places."""
 
     def visit(self, node: Relation) -> Relation:
+        """A join with its inputs narrowed; other operators have nothing to look up in one input for another."""
+        if not isinstance(node, Join):
+            return node
         match node:
             case SemiJoin() if self._is_small(node.right):
                 if _narrows(node):
                     return self._restricted(node.left, node.right, node.condition)
                 return dataclasses.replace(node, small_right=True)
-            case SemiJoin() | AntiJoin() | OuterJoin() if not (isinstance(node, OuterJoin) and node.kind == "full"):
+            case SemiJoin() | AntiJoin():
                 return self._looked_up(node)
-            case InnerJoin() if node.small_first:
+            case OuterJoin():
+                return node if node.kind == "full" else self._looked_up(node)
+            case InnerJoin():
+                if not node.small_first:
+                    return node
                 first, *others = node.inputs
                 asked = [self._asked_for(first, other, node.conditions) for other in others]
                 return dataclasses.replace(node, inputs=(first, *asked))
-        return node
+        assert_never(node)
 
     def _is_small(self, relation: Relation) -> bool:
-        return is_small(relation, self.small)
+        return relation.is_small(self.small)
 
     def _looked_up(self, node: SemiJoin | AntiJoin | OuterJoin) -> Relation:
-        """A join whose right input holds no more than the left one asks for, where this is small."""
+        """A join whose right input is restricted to the keys of the left one, if the left one is small."""
         right = node.right
         if not self._is_small(right):
             right = self._with_keys_of(node.left, right, conjuncts(node.condition))
@@ -89,8 +99,8 @@ class _Narrowing:
         return dataclasses.replace(node, right=right, small_right=True)
 
     def _asked_for(self, first: Relation, other: Relation, conditions: tuple[exp.Expr, ...]) -> Relation:
-        """An input of an inner join with those rows that the first one asks for; a table is as quickly probed."""
-        is_joined = any(isinstance(n, SemiJoin | AntiJoin | OuterJoin | InnerJoin) for n in walk(other))
+        """An input of an inner join, restricted to the keys of the first, unless it is only a table."""
+        is_joined = any(isinstance(n, Join) for n in walk(other))
         return self._with_keys_of(first, other, conditions) if is_joined and not self._is_small(other) else other
 
     def _with_keys_of(self, asking: Relation, relation: Relation, conditions: Sequence[exp.Expr]) -> Relation:
@@ -102,7 +112,7 @@ class _Narrowing:
         names = sorted({n for c in ties for n in referenced(c)} & here)
         asked = Bounds(self.small, self.repeated).of(asking, names) or asking
         types = {c.name: c for c in asked.columns}
-        # a semi join does not mind a key that comes twice, and to drop it would take an exchange
+        # a key that occurs twice does no harm in a semi join, and dropping it would take an exchange
         keys = renamed(Project(asked, keep(types[n] for n in names)), KEY)
         condition = substitute(all_of(ties), {n: col(n + KEY) for n in names})
         if isinstance(relation, UnionAll) and _is_plain(relation):
@@ -135,6 +145,10 @@ class _Narrowing:
                 for position, home in enumerate(relation.inputs):
                     if names <= {c.name for c in home.columns}:
                         return self._joined_outward(relation, position, self._restricted(home, keys, condition))
+            case UnionAll() | OuterJoin() | Aggregate() | Opaque():
+                pass
+            case _:
+                assert_never(relation)
         return SemiJoin(relation, keys, condition, small_right=True)
 
     def _joined_outward(self, relation: InnerJoin, position: int, start: Relation) -> Relation:

@@ -4,23 +4,25 @@ Semantics: the inner join, plus each left row without a partner padded with NULL
 Delta rule: `delta(L ⟕ R) = delta(L ⋈ R) + pad(delta(L ▷ R))`; FULL adds `pad(delta(R ▷ L))`.
 State kept: none.
 Cost: that of the inner join and of the anti joins.
-NULL and duplicate behaviour: as those rules.
+NULL and duplicate behaviour: as in those rules.
 Falls back when: never.
 """
 
 from __future__ import annotations
 
-from millstream.diff.base import Difference, rule
+from typing import TYPE_CHECKING
+
 from millstream.diff.zset import plus
 from millstream.ops import AntiJoin, InnerJoin, Item, OuterJoin, Project, Relation
 from millstream.ops.expressions import col, keep, null
 from millstream.ops.relations import WEIGHT_COLUMN
 
+if TYPE_CHECKING:
+    from millstream.diff.difference import Difference
 
-@rule(OuterJoin, "inner join plus rows that gain or lose their partners")
-def outer_join(difference: Difference, relation: Relation) -> Relation | None:
+
+def outer_join(difference: Difference, relation: OuterJoin) -> Relation | None:
     """See the module."""
-    assert isinstance(relation, OuterJoin)
     left, right = relation.left, relation.right
     parts = [
         difference.delta(InnerJoin((left, right), (relation.condition,))),

@@ -1,14 +1,15 @@
-"""The stage of window functions and Top-N: the rows of a partition are computed anew when one of its rows changes.
+"""The stage of window functions and Top-N: the rows of a partition are computed again when one of its rows changes.
 
 Semantics: window functions over PARTITION BY columns, what the query computes from them, and which rows it keeps by
     them (QUALIFY, the first rows of an order).
 Delta rule: the partitions of `delta(x)` are the touched ones; their rows are computed from `new(x)` restricted to them,
     and what differs from the stored rows of these partitions is the change.
-State kept: the rows of the result with the columns of their partition. What is taken away is what is stored: nothing
-    is computed twice to find out what it was.
+State kept: the rows of the result with the columns of their partition. Removed rows are found there: no old value is
+    computed.
 Cost: one read of the touched partitions, of the input and of the stored rows. A window over all rows has one
-    partition. An input that is more than a filtered table is kept as a hidden stage, to be read and not computed again.
-NULL and duplicate behaviour: NULLs are one partition; of equal rows as many are replaced as there are more or fewer.
+    partition. An input that is more than a filtered table is stored as a hidden stage, so that it is not computed
+    again.
+NULL and duplicate behaviour: NULLs are one partition; of equal rows, only the difference in number is added or removed.
 Falls back when: never; computing a partition again is differential.
 """
 
@@ -19,7 +20,7 @@ from functools import cached_property
 
 from sqlglot import exp
 
-from millstream.diff.base import Difference
+from millstream.diff.difference import Difference
 from millstream.diff.plan import NET, PLACE, TOUCHED, Kind, Layout, Step
 from millstream.diff.share import share
 from millstream.diff.zset import distinct_columns, identifying, renamed
@@ -38,7 +39,6 @@ from millstream.ops.expressions import (
     weight,
 )
 from millstream.ops.relations import WEIGHT_COLUMN
-from millstream.ops.walk import with_children
 
 KEY = "__ms_p"  # behind the name of a touched partition's column
 MORE_NOW = Column("__ms_more_now", "bigint")  # how many more of a row there are now than are stored ...
@@ -62,7 +62,7 @@ class PartitionStage:
 
     @cached_property
     def window(self) -> Window:
-        """The operator it is about."""
+        """The window operator that it maintains."""
         node = self.body
         while not isinstance(node, Window):
             node = node.children[0]
@@ -81,7 +81,7 @@ class PartitionStage:
         """The steps of a refresh in which these inputs changed.
 
         Args:
-            at_once: leave `TOUCHED` out, for one query less where the stored rows need no looking up.
+            at_once: leave `TOUCHED` out, which saves a query where the stored rows need not be looked up.
         """
         if (changed, at_once) not in self._planned:
             self._planned[changed, at_once] = self._plan(changed, at_once)
@@ -111,7 +111,7 @@ class PartitionStage:
     def _over(self, node: Relation, rows: Relation) -> Relation:
         """The body over some rows of its input."""
         below = rows if node is self.window else self._over(node.children[0], rows)
-        return with_children(node, (below,))
+        return node.over((below,))
 
     def _replaced(self, fresh: Relation, stored: Relation) -> Relation:
         """Rows to add with weight 1, and stored rows to take away, with their places, with weight -1."""

@@ -4,8 +4,8 @@ A stream table is computed in one or more stages, each with a stored table: hidd
 operators, and the one the user sees. A stage's steps are relations over named tables:
 
 - `new_<input>` and `delta_<input>`: an input at the new frontier, and its changes since the last one;
-- `state`: the stage's own stored rows, each with the file and row it lies at. Of these only the ones are needed that
-  agree with a row of the step's `looks_up` in the stored key, or in all columns where there is none;
+- `state`: the stage's own stored rows, each with its place: file and row. The step needs only those that agree with a
+  row of its `looks_up` in the stored key, or in all columns where there is no key;
 - the name of an earlier step.
 
 The step `TOUCHED` gives the change of each touched group, or the touched partitions. The steps `CHANGES` and
@@ -43,7 +43,7 @@ MORE = Column("__ms_more", "boolean")  # the row needs the step that follows
 
 
 class Kind(StrEnum):
-    """How stored rows are told apart."""
+    """How stored rows are identified."""
 
     KEYED = "keyed"
     BAG = "bag"
@@ -56,7 +56,7 @@ class Step:
 
     Args:
         only_if: it runs only when that step has a row with `MORE` set.
-        looks_up: the step whose rows tell which stored rows it reads; those with `MORE` set, if it is `only_if` too.
+        looks_up: its rows determine which stored rows are read; only those with `MORE` set, if it is `only_if` too.
     """
 
     name: str

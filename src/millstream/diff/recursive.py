@@ -7,9 +7,9 @@ Delta rule: UNION ALL (delta iteration): the first change is `delta(base)` and t
     rows, `delta(step)(old)`; each further one is `step(change)` over the new inputs, weights carried; their sum is the
     change. UNION, if nothing derived so far lost a derivation (semi-naive): the rows gained, and what the step makes of
     these, as long as that is not stored. UNION otherwise (delete and rederive): all that follows from a lost derivation
-    over the old inputs is taken out; of this, what follows from the base or from a row that stayed is put back; and
+    over the old inputs is taken out; of this, what follows from the base or from a remaining row is put back; and
     from there on as for gains. UNION over an operator whose gains and losses have no rule (recomputation): the
-    recursion is evaluated anew and compared with what is stored.
+    recursion is evaluated from scratch and compared with the stored rows.
 State kept: the rows of the recursion.
 Cost: one query for each step of the recursion that the change goes through, over rows of about its size; delete and
     rederive visits what follows from the rows lost; a first load runs the same loop over the whole base.
@@ -27,7 +27,8 @@ from functools import cached_property
 from sqlglot import exp
 
 from millstream.diff.bag import BagStage
-from millstream.diff.base import Difference, delta_name, new_name
+from millstream.diff.difference import Difference
+from millstream.diff.inputs import delta_name, new_name
 from millstream.diff.plan import FRONTIER, MORE, NET, REMOVED, STORED, AnyStep, Fixpoint, Kind, Layout, Step
 from millstream.diff.turnover import Turnover, has_rules, reads
 from millstream.diff.zset import consolidate, distinct_columns, negate, plus, renamed, weighted
@@ -75,7 +76,7 @@ _OTHER = "__ms_x"  # behind the name of a column: its value in the other relatio
 
 @dataclass(frozen=True)
 class RecursiveStage:
-    """Maintains a Recursion; `outputs` are its columns in the order they are wanted."""
+    """Maintains a Recursion; `outputs` are its columns in the order of the result."""
 
     body: Recursion
     outputs: tuple[str, ...]
@@ -312,7 +313,8 @@ def _restricted(step: Relation, turnover: Turnover, wanted: Relation) -> Relatio
     """
     if isinstance(step, UnionAll):
         return UnionAll(tuple(_restricted(i, turnover, wanted) for i in step.inputs))
-    items, below = keep(step.columns), step
+    items = keep(step.columns)
+    below: Relation = step
     conditions: tuple[exp.Expr, ...] = ()
     while isinstance(below, Filter | Project):
         if isinstance(below, Filter):

@@ -1,9 +1,9 @@
-"""What the steps of a stage read in several places becomes a step of its own, computed once.
+"""A relation that the steps of a stage read in several places becomes a separate step, computed once.
 
-A relation is worth it if it is small, since it comes from a change, so that keeping it costs little; and if computing
-it reads something large, so that doing it twice costs much. Of relations inside each other only the outer one is
-taken, unless the inner one is read elsewhere as well. A CTE read twice, the affected rows of an anti join and the
-delta of an outer join's input are such relations.
+That is worth it if the relation is small, because it comes from a change, so that keeping it costs little; and if
+computing it reads something large, so that doing it twice costs much. Of relations inside each other only the outer one
+is taken, unless the inner one is read elsewhere as well. Examples are a CTE read twice, the affected rows of an anti
+join, and the delta of an outer join's input.
 """
 
 from __future__ import annotations
@@ -13,25 +13,13 @@ from collections.abc import Sequence, Set
 
 from millstream.diff.narrow import narrow
 from millstream.diff.plan import STATE, Step
-from millstream.diff.size import is_small
-from millstream.ops import (
-    Aggregate,
-    AntiJoin,
-    Filter,
-    InnerJoin,
-    OuterJoin,
-    Relation,
-    SemiJoin,
-    Table,
-    Window,
-    walk,
-)
-from millstream.ops.walk import occurrences, with_children
+from millstream.ops import Filter, Grouping, Join, Relation, Table, walk
+from millstream.ops.walk import occurrences
 
 SHARED = "shared_"
 """The names of such steps start with this."""
 
-_COSTLY = (InnerJoin, OuterJoin, SemiJoin, AntiJoin, Aggregate, Window)
+_COSTLY = Join | Grouping
 
 
 def share(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -45,7 +33,7 @@ def share(steps: Sequence[Step]) -> tuple[Step, ...]:
 
     def visit(relation: Relation, only_if: str | None) -> Relation:
         if relation not in done:
-            rebuilt = with_children(relation, tuple(visit(child, only_if) for child in relation.children))
+            rebuilt = relation.over(tuple(visit(child, only_if) for child in relation.children))
             if counts[relation] > 1 and _is_worth_keeping(rebuilt, small):
                 name = f"{SHARED}{len(small) - len(steps) + 1}"
                 small.add(name)
@@ -62,6 +50,6 @@ def share(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 def _is_worth_keeping(relation: Relation, steps: Set[str]) -> bool:
     nodes = list(walk(relation))
-    reads_large = any(isinstance(n, Table) and not is_small(n, steps) for n in nodes)
+    reads_large = any(isinstance(n, Table) and not n.is_small(steps) for n in nodes)
     is_costly = any(isinstance(n, _COSTLY) or (isinstance(n, Filter) and n.few) for n in nodes)
-    return reads_large and is_costly and is_small(relation, steps)
+    return reads_large and is_costly and relation.is_small(steps)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import assert_never
 
 from sqlglot import exp
 
@@ -26,6 +27,8 @@ from millstream.ops import (
     Filter,
     InnerJoin,
     Item,
+    Join,
+    Opaque,
     OuterJoin,
     Project,
     Recursion,
@@ -36,16 +39,15 @@ from millstream.ops import (
     Window,
     walk,
 )
-from millstream.ops.clock import tells_time
+from millstream.ops.clock import reads_clock
 from millstream.ops.expressions import all_of, col, keep, substitute
 from millstream.ops.relations import referenced
-from millstream.ops.walk import with_children
 
 AnyStage = BagStage | KeyedStage | PartitionStage | RecursiveStage
 PUBLIC = "result"
 
-# equal values of these are one value; of others a group shows any of those that are equal
-_TOLD_APART = {
+# types whose equal values are identical; of other types a group shows any of the equal values
+_DISTINGUISHED = {
     *("boolean", "tinyint", "smallint", "int", "bigint"),
     *("string", "binary", "date", "timestamp", "timestamp_ntz"),
 }
@@ -80,17 +82,20 @@ def split(relation: Relation) -> tuple[NamedStage, ...]:
 def _peel(relation: Relation) -> tuple[Aggregate | None, exp.Expr | None, tuple[Item, ...]]:
     """The aggregation under the filters and projections at the top, with those folded into one of each.
 
-    One that asks for the time is not part of its stage: that looks at touched groups only.
+    A filter or projection that asks for the time is not part of the stage, which looks at touched groups only.
     """
     items = tuple(Item(col(c.name), c) for c in relation.schema)
     conditions: list[exp.Expr] = []
-    while isinstance(relation, Filter | Project) and not tells_time(relation):
-        if isinstance(relation, Filter):
-            conditions.append(relation.predicate)
-        else:
-            mapping = {i.column.name: i.expression for i in relation.items}
-            items = tuple(Item(substitute(i.expression, mapping), i.column) for i in items)
-            conditions = [substitute(c, mapping) for c in conditions]
+    while isinstance(relation, Filter | Project) and not reads_clock(relation):
+        match relation:
+            case Filter():
+                conditions.append(relation.predicate)
+            case Project():
+                mapping = {i.column.name: i.expression for i in relation.items}
+                items = tuple(Item(substitute(i.expression, mapping), i.column) for i in items)
+                conditions = [substitute(c, mapping) for c in conditions]
+            case _:
+                assert_never(relation)
         relation = relation.input
     if not isinstance(relation, Aggregate):
         return None, None, ()
@@ -100,7 +105,7 @@ def _peel(relation: Relation) -> tuple[Aggregate | None, exp.Expr | None, tuple[
 def _peel_recursion(relation: Relation) -> tuple[Recursion, tuple[str, ...]] | None:
     """The recursion under projections that only order its columns, and the order.
 
-    Where some are left out, rows that the user cannot tell apart would be seen to come and go.
+    Where some are left out, the user would see equal rows come and go.
     """
     picked = [c.name for c in relation.schema]
     while isinstance(relation, Project) and all(isinstance(i.expression, exp.Column) for i in relation.items):
@@ -115,9 +120,9 @@ def _peel_recursion(relation: Relation) -> tuple[Recursion, tuple[str, ...]] | N
 def _window_of(relation: Relation) -> Window | None:
     """The Window under the filters and projections at the top.
 
-    One that asks for the time is not part of its stage: that looks at touched partitions only.
+    A filter or projection that asks for the time is not part of the stage, which looks at touched partitions only.
     """
-    while isinstance(relation, Filter | Project) and not tells_time(relation):
+    while isinstance(relation, Filter | Project) and not reads_clock(relation):
         relation = relation.input
     return relation if isinstance(relation, Window) else None
 
@@ -134,16 +139,22 @@ class _Hidden:
 
         def visit(node: Relation) -> Relation:
             if node not in done:
-                if isinstance(node, Aggregate):
-                    done[node] = self._aggregated(dataclasses.replace(node, input=visit(node.input)))
-                elif _window_of(node) is not None:
-                    done[node] = self._scan(node, lambda: self.partitioned(node))
-                elif isinstance(node, Recursion):
-                    done[node] = self._scan(node, lambda: self.recursive(node, tuple(c.name for c in node.columns)))
-                else:
-                    done[node] = with_children(node, tuple(visit(child) for child in node.children))
-                    done[node] = self._with_counted_partners(done[node])
+                done[node] = replaced(node)
             return done[node]
+
+        def replaced(node: Relation) -> Relation:
+            match node:
+                case Aggregate():
+                    return self._aggregated(dataclasses.replace(node, input=visit(node.input)))
+                case Recursion():
+                    return self._scan(node, lambda: self.recursive(node, tuple(c.name for c in node.columns)))
+                case Window() | Filter() | Project() if _window_of(node) is not None:
+                    return self._scan(node, lambda: self.partitioned(node))
+                case SemiJoin() | AntiJoin():
+                    return self._with_counted_partners(node.over((visit(node.left), visit(node.right))))
+                case Filter() | Project() | InnerJoin() | OuterJoin() | UnionAll() | Opaque():
+                    return node.over(tuple(visit(child) for child in node.children))
+            assert_never(node)
 
         return visit(relation)
 
@@ -159,26 +170,27 @@ class _Hidden:
 
     def _keeping_partition(self, node: Relation) -> Relation:
         """The same rows, with the columns of the partition beside the others, over an input that is cheap to read."""
-        if isinstance(node, Window):
-            below = self.below(node.input)
-            return dataclasses.replace(node, input=below if _is_cheap(below) else self._stored(below))
-        assert isinstance(node, Filter | Project)
-        below = self._keeping_partition(node.input)
-        if isinstance(node, Filter):
-            return Filter(below, node.predicate)
-        window = _window_of(below)
-        assert window is not None
-        kept = {c.name for c in node.columns}
-        missing = [c for c in below.columns if c.name in window.partition and c.name not in kept]
-        return Project(below, (*node.items, *keep(missing)))
+        assert isinstance(node, Window | Filter | Project), "there is a window below filters and projections"
+        match node:
+            case Window():
+                below = self.below(node.input)
+                return dataclasses.replace(node, input=below if _is_cheap(below) else self._stored(below))
+            case Filter():
+                return Filter(self._keeping_partition(node.input), node.predicate)
+            case Project():
+                below = self._keeping_partition(node.input)
+                window = _window_of(below)
+                assert window is not None
+                kept = {c.name for c in node.columns}
+                missing = [c for c in below.columns if c.name in window.partition and c.name not in kept]
+                return Project(below, (*node.items, *keep(missing)))
+        assert_never(node)
 
-    def _with_counted_partners(self, node: Relation) -> Relation:
-        """A semi or anti join with the distinct keys of its right input in its place, where that is joined together."""
-        if not isinstance(node, SemiJoin | AntiJoin):
-            return node
+    def _with_counted_partners(self, node: SemiJoin | AntiJoin) -> Relation:
+        """The join with the distinct keys of its right input in place of that, where that is joined together."""
         keys = [c for c in node.right.columns if c.name in referenced(node.condition)]
-        is_joined = any(isinstance(n, InnerJoin | OuterJoin | SemiJoin | AntiJoin) for n in walk(node.right))
-        if not (keys and is_joined and all(_is_told_apart(c.type) for c in keys)):
+        is_joined = any(isinstance(n, Join) for n in walk(node.right))
+        if not (keys and is_joined and all(_is_distinguished(c.type) for c in keys)):
             return node
         return dataclasses.replace(node, right=self._aggregated(Aggregate(node.right, keep(keys), ())))
 
@@ -197,8 +209,8 @@ class _Hidden:
         return Scan(found.name, found.stage.layout.outputs, node.schema)
 
 
-def _is_told_apart(type_: str) -> bool:
-    return type_ in _TOLD_APART or type_.startswith("decimal(")
+def _is_distinguished(type_: str) -> bool:
+    return type_ in _DISTINGUISHED or type_.startswith("decimal(")
 
 
 def _is_cheap(relation: Relation) -> bool:
@@ -208,8 +220,8 @@ def _is_cheap(relation: Relation) -> bool:
 
 def _named(name: str, stage: AnyStage) -> NamedStage:
     read: dict[str, None] = dict.fromkeys(n.source for n in walk(stage.body) if isinstance(n, Scan))
-    if isinstance(stage, RecursiveStage):
+    if isinstance(stage, RecursiveStage):  # which reads its own rows
         read.pop(stage.body.reference)
-    if any(tells_time(n) for n in walk(stage.body)):
+    if any(reads_clock(n) for n in walk(stage.body)):
         read[naming.CLOCK] = None
     return NamedStage(name, stage, tuple(read))

@@ -1,13 +1,13 @@
-"""What a change adds to the step of a recursion and takes from it, as sets: what UNION is maintained by.
+"""What a change adds to the step of a recursion and takes from it, as sets: UNION is maintained by these.
 
 Weights do not help there. A row that lost one derivation and gained another has the same number as before, and yet it
 has to go if the new one starts from the row itself. So derivations that come and derivations that go are kept apart:
 
 - `now(x)` is the relation over the inputs at the new frontier, and over given rows in place of the recursion's own;
-- `gained(x)` are rows of `now(x)`, all those among them that have a derivation which was not there before;
-- `lost(x)` are all rows with a derivation that is gone, and perhaps others: who reads it looks whether a row is stored,
+- `gained(x)` are rows of `now(x)`, all those among them that have a derivation which did not exist before;
+- `lost(x)` are all rows with a derivation that is gone, and perhaps others: its readers check whether a row is stored,
   and whether it has another derivation;
-- `ever(x)` has all rows there are now or were before.
+- `ever(x)` has all rows that exist now or existed before.
 
 Only the operators between the top of the step and the place where it reads the recursion need rules here. What does not
 read the recursion is an input whose weighted change is known: a row that comes is one of positive net weight.
@@ -17,17 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from sqlglot import exp
 
-from millstream.diff.base import Difference
+from millstream.diff.difference import Difference
 from millstream.diff.zset import consolidate
 from millstream.ops import (
+    Aggregate,
     AntiJoin,
     Column,
     Filter,
     InnerJoin,
     Item,
+    Opaque,
     OuterJoin,
     Project,
     Relation,
@@ -38,12 +41,14 @@ from millstream.ops import (
     clock,
     walk,
 )
-from millstream.ops.clock import tells_time
+from millstream.ops.clock import reads_clock
 from millstream.ops.expressions import ZERO, col, compare, keep, null, weight
 from millstream.ops.join_order import connected_order
-from millstream.ops.walk import with_children
 
-PATH = (Scan, Filter, Project, Repeat, InnerJoin, UnionAll, SemiJoin, AntiJoin, OuterJoin)
+_Alike = Scan | Filter | Project | Repeat | UnionAll | OuterJoin
+"""The operators whose gains come from gains, and losses from losses, alike."""
+
+PATH = _Alike | InnerJoin | SemiJoin | AntiJoin
 """The operators that have rules here."""
 
 
@@ -54,7 +59,7 @@ def reads(relation: Relation, reference: str) -> bool:
 
 def has_rules(relation: Relation, reference: str) -> bool:
     """Whether all operators that read the recursion have rules here; those that ask for the time have none."""
-    return all(isinstance(n, PATH) and not tells_time(n) for n in walk(relation) if reads(n, reference))
+    return all(isinstance(n, PATH) and not reads_clock(n) for n in walk(relation) if reads(n, reference))
 
 
 @dataclass(frozen=True)
@@ -83,10 +88,10 @@ class Turnover:
         if isinstance(relation, InnerJoin) and self.are_few:
             few = next(i for i in relation.inputs if reads(i, self.reference))
             return self._from(few, self.now(few), relation, self.now)
-        return clock.now(with_children(relation, tuple(self.now(child) for child in relation.children)))
+        return clock.now(relation.over(tuple(self.now(child) for child in relation.children)))
 
     def ever(self, relation: Relation) -> Relation:
-        """The rows there are now, and those that are gone."""
+        """The rows that exist now, and those that are gone."""
         lost = self.lost(relation)
         return self.now(relation) if lost is None else UnionAll((self.now(relation), lost))
 
@@ -126,7 +131,11 @@ class Turnover:
             case AntiJoin(left=left, right=right, condition=condition):
                 freed = _joined(SemiJoin, self.now(left), self.lost(right), condition)
                 return [_joined(AntiJoin, r, self.now(right), condition) for r in (self.gained(left), freed)]
-        return self._elsewhere(relation, self.gained)
+            case Scan() | Filter() | Project() | Repeat() | UnionAll() | OuterJoin():
+                return self._alike(relation, self.gained)
+            case Aggregate() | Opaque():
+                raise _without_rule(relation)
+        assert_never(relation)
 
     def _loss(self, relation: Relation) -> list[Relation | None]:
         match relation:
@@ -139,10 +148,14 @@ class Turnover:
                 ]
             case AntiJoin(left=left, right=right, condition=condition):
                 return [self.lost(left), _joined(SemiJoin, self.ever(left), self.gained(right), condition)]
-        return self._elsewhere(relation, self.lost)
+            case Scan() | Filter() | Project() | Repeat() | UnionAll() | OuterJoin():
+                return self._alike(relation, self.lost)
+            case Aggregate() | Opaque():
+                raise _without_rule(relation)
+        assert_never(relation)
 
-    def _elsewhere(self, relation: Relation, changed: _Change) -> list[Relation | None]:
-        """The operators whose gains come from gains, and losses from losses, alike."""
+    def _alike(self, relation: _Alike, changed: _Change) -> list[Relation | None]:
+        """The gains by `gained`, or the losses by `lost`."""
         match relation:
             case Filter():
                 rows = changed(relation.input)
@@ -160,14 +173,18 @@ class Turnover:
                 padded = changed(AntiJoin(left, right, condition))
                 return [changed(InnerJoin((left, right), (condition,))), _padded(padded, relation.columns)]
             case Scan():
-                return []
-        raise TypeError(f"{type(relation).__name__} has no rule for what a recursion gains and loses")
+                return []  # the rows of the recursion do not change meanwhile
+        assert_never(relation)
 
     def _from(self, start: Relation, rows: Relation, join: InnerJoin, others: _Value) -> Relation:
         """The join with some rows in place of one input, joined outward from them."""
         rest = [others(i) for i in join.inputs if i is not start]
         joined = InnerJoin(tuple(connected_order(rows, rest, join.conditions)), join.conditions, small_first=True)
         return Project(joined, keep(join.columns))
+
+
+def _without_rule(relation: Relation) -> TypeError:
+    return TypeError(f"{type(relation).__name__} has no rule for what a recursion gains and loses")
 
 
 _Value = Callable[[Relation], Relation]

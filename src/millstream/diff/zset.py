@@ -1,4 +1,4 @@
-"""Z-sets: relations whose rows carry a weight, and the few operations every rule is made of."""
+"""Z-sets: relations whose rows have a weight, and the few operations that all rules are made of."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from sqlglot import exp
 
 from millstream import naming
-from millstream.ops import Aggregate, Filter, Item, Project, Relation, UnionAll
+from millstream.ops import Aggregate, Column, Filter, Item, Project, Relation, UnionAll
 from millstream.ops.expressions import ONE, ZERO, all_of, cast, col, compare, keep, same, total, weight
-from millstream.ops.relations import WEIGHT_COLUMN, Column
+from millstream.ops.relations import WEIGHT_COLUMN
 
 _FLOATING = re.compile(r"\b(float|double)\b", re.IGNORECASE)
 _KEY, _TEXT = "__ms_same_", "__ms_said_"  # before the number of a column that distinguishes rows
@@ -42,8 +42,8 @@ def plus(relations: Sequence[Relation]) -> Relation:
 def consolidate(relation: Relation) -> Relation:
     """The net effect: each row once, with the sum of its weights, rows of weight zero dropped.
 
-    Rows are one here if their bits are. GROUP BY takes -0.0 for 0.0 and gives 0.0 for both; so where there are floats,
-    it groups by what `identifying` says, and takes the values themselves from any row of the group.
+    Rows are equal here if their bits are. GROUP BY treats -0.0 and 0.0 as equal and gives 0.0 for both; so columns with
+    floats are grouped by the expressions of `identifying`, and their values are taken from any row of the group.
     """
     floats = [c for c in relation.columns if holds_floats(c)]
     keys = list(keep(c for c in relation.columns if c not in floats))
@@ -60,7 +60,7 @@ def consolidate(relation: Relation) -> Relation:
 def identifying(columns: Iterable[Column]) -> list[exp.Expr]:
     """Expressions that all agree for two rows exactly if their bits do.
 
-    Two values that are equal differ by the signs of zeros at most, and those are seen in their texts.
+    Equal values differ at most in the signs of zeros, which their texts show.
     """
     found: list[exp.Expr] = []
     for column in columns:
@@ -98,6 +98,6 @@ def distinct_columns(relation: Relation, names: Sequence[str]) -> Relation:
 
 
 def renamed(relation: Relation, suffix: str) -> Relation:
-    """The same rows with a suffix to all names, for joining a relation with its like."""
+    """The same rows with a suffix to all names, for joining a relation with one of the same names."""
     named = [c if c.name == naming.WEIGHT else Column(c.name + suffix, c.type) for c in relation.schema]
     return Project(relation, tuple(Item(col(c.name), n) for c, n in zip(relation.schema, named, strict=True)))

@@ -110,7 +110,7 @@ class SparkAnalyzer:
         except PySparkException:
             return None
         if "== Optimized Logical Plan ==" not in plan:
-            return None  # the error stands where the plan should
+            return None  # the error is printed where the plan should be
         analysed, rest = plan.split("== Analyzed Logical Plan ==")[1].split("== Optimized Logical Plan ==")
         wanted = rest.split("== Physical Plan ==")[0] if optimised else analysed
         # `FROM a, b` is printed as a CROSS JOIN, NAMED_STRUCT('n', x) as STRUCT(x AS n)

@@ -1,21 +1,14 @@
-"""The Spark session: embedded by default, a cluster's, a Spark Connect server's or the caller's own by configuration.
+"""The Spark session: embedded by default; by configuration a cluster's, a Spark Connect server's or the caller's own.
 
-One process has one JVM, and a JVM one warehouse directory and one set of schemas. A lake that finds the JVM free gets
-it to itself: `default` is the lake's default schema. A lake opened while another is still open, and a lake in the
-caller's own session, gets a Spark schema of its own (`use_lake`); one-part names resolve to it, since it is the
-session's current schema. `spark_name` gives the right name in every case.
-
-The figures behind the settings are in docs/adr/0002-session-settings.md.
+`session_settings` holds what is set in it, `lake_schemas` what the tables of a lake are called in it.
 """
 
 from __future__ import annotations
 
 import atexit
-import hashlib
 import logging
 import os
 import re
-import shlex
 import socket
 import tempfile
 import threading
@@ -23,7 +16,7 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -33,70 +26,22 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from millstream.engine import jars
+from millstream.engine.lake_schemas import SCHEMA_CONF, spark_schema, use_lake
+from millstream.engine.session_settings import (
+    CATALOG,
+    DELTA_CONFS,
+    EXTENSION,
+    LOCAL_CONFS,
+    LOG_ENVIRONMENT,
+    SEMANTIC_CONFS,
+    session_confs,
+    start_confs,
+)
 from millstream.errors import Code, MillstreamError
-from millstream.naming import DEFAULT_SCHEMA, RESERVED_PREFIX, TableName, quote
+from millstream.naming import DEFAULT_SCHEMA
 
 if TYPE_CHECKING:
     from millstream.settings import Settings
-
-LOG_ENVIRONMENT = "MILLSTREAM_SPARK_LOG"
-
-_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-_SCHEMA_CONF = "millstream.lake.schema"  # the Spark schema that stands for the lake's default one
-_PLAIN = re.compile(r"[a-z0-9_]+")  # Spark's names differ by more than their case
-
-_DELTA_CONFS = {
-    # Delta rebuilds a table's file list with a shuffle after every version: 50 partitions by default.
-    "spark.databricks.delta.snapshotPartitions": "1",
-    # A superseded version older than the retention may still have all its files; we look at the files instead.
-    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
-    # Where the zone is not UTC, Delta would rebuild the state of small tables at each commit, to check itself.
-    "spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled": "false",
-    # CREATE TABLE makes a Delta table.
-    "spark.sql.sources.default": "delta",
-    # Deltas travel between Python and Spark as Arrow.
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-}
-
-_LOCAL_CONFS = {
-    # Local files are listed faster than a job starts; from 32 files on Spark would start one.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-}
-
-_STATIC_CONFS = {
-    "spark.app.name": "millstream",
-    "spark.sql.extensions": _EXTENSION,
-    "spark.sql.catalog.spark_catalog": _CATALOG,
-    # Many stream tables in turn would evict each other's generated classes (100 by default).
-    "spark.sql.codegen.cache.maxEntries": "2000",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    # Kept for a UI nobody has opened; they grow the heap of a process that refreshes for weeks.
-    "spark.sql.ui.retainedExecutions": "50",
-    "spark.ui.retainedJobs": "200",
-    "spark.ui.retainedStages": "200",
-}
-
-_EMBEDDED_CONFS = {
-    # Nothing outside this machine talks to an embedded driver; its host name need not resolve.
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    # Hadoop's local file system keeps a checksum beside each file. When delta-rs replaces _last_checkpoint, Spark finds
-    # the old checksum beside it and tries again for 3 s, once per table and process; the raw one keeps none.
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-}
-
-# What a query means depends on these: they are stored with a stream table and set again for each of its refreshes.
-SEMANTIC_CONFS = (
-    "spark.sql.session.timeZone",
-    "spark.sql.ansi.enabled",
-    "spark.sql.decimalOperations.allowPrecisionLoss",
-    "spark.sql.caseSensitive",
-    "spark.sql.legacy.timeParserPolicy",
-    "spark.sql.mapKeyDedupPolicy",
-)
 
 _lock = threading.RLock()
 _holders: weakref.WeakKeyDictionary[SparkSession, Path] = weakref.WeakKeyDictionary()
@@ -106,7 +51,7 @@ _remotes: weakref.WeakKeyDictionary[SparkSession, str] = weakref.WeakKeyDictiona
 def create_session(settings: Settings, warehouse: Path) -> SparkSession:
     """Open a session whose tables lie under `warehouse`; every call gives a session of its own.
 
-    The caller gives it back with `close_session`, or with `release_session` when it may be used a little longer.
+    The caller gives it back with `close_session`.
 
     Raises:
         MillstreamError: JAVA_MISSING, JARS_UNRESOLVED, SESSION_FAILED, SESSION_WITHOUT_DELTA, DEPENDENCY_MISSING.
@@ -135,7 +80,7 @@ def adopt_session(spark: SparkSession, settings: Settings | None = None) -> Spar
     """
     _require_delta(spark)
     silence_refusals()
-    for key, value in _DELTA_CONFS.items():
+    for key, value in DELTA_CONFS.items():
         spark.conf.set(key, value)
     if settings is not None:
         spark.conf.set("spark.sql.session.timeZone", settings.time_zone)
@@ -156,20 +101,14 @@ def new_worker_session(spark: SparkSession) -> SparkSession:
         if url is None:
             return spark
         worker = _connect(url)
-    for key in (*_DELTA_CONFS, *_LOCAL_CONFS, *SEMANTIC_CONFS, "spark.sql.shuffle.partitions"):
+    for key in (*DELTA_CONFS, *LOCAL_CONFS, *SEMANTIC_CONFS, "spark.sql.shuffle.partitions"):
         worker.conf.set(key, _conf(spark, key))
     for key, value in spark.conf.getAll.items():
-        if key.startswith(_SCHEMA_CONF):
+        if key.startswith(SCHEMA_CONF):
             worker.conf.set(key, value)
     worker.conf.set("spark.sql.debug.maxToStringFields", "1000000")  # plans are compared as texts: all of them
     worker.catalog.setCurrentDatabase(spark_schema(worker, DEFAULT_SCHEMA))
     return worker
-
-
-def release_session(spark: SparkSession) -> None:
-    """Say that a session is no longer needed; the JVM stays as it is until another lake takes it over."""
-    with _lock:
-        _holders.pop(spark, None)
 
 
 def close_session(spark: SparkSession) -> None:
@@ -193,60 +132,6 @@ def apply_semantics(spark: SparkSession, semantics: Mapping[str, str]) -> None:
             spark.conf.set(key, semantics[key])
 
 
-def use_lake(spark: SparkSession, warehouse: Path) -> str:
-    """Make `warehouse` the place of unqualified tables; gives the Spark schema that stands for the lake's `default`."""
-    warehouse = warehouse.resolve()
-    if _is_at(spark, DEFAULT_SCHEMA, warehouse):
-        schema = DEFAULT_SCHEMA
-    else:
-        schema = "lake_" + hashlib.sha256(str(warehouse).encode()).hexdigest()[:12]
-        _create_schema(spark, schema, warehouse)
-    spark.conf.set(_SCHEMA_CONF, schema)
-    spark.catalog.setCurrentDatabase(schema)
-    return schema
-
-
-def create_lake_schema(spark: SparkSession, warehouse: Path, schema: str) -> str:
-    """Make a schema of a lake known to the session, under the directory Spark would use; gives its name in Spark.
-
-    That is the same name, unless another lake in this JVM has a schema of that name, or it is an attached database's.
-    """
-    if schema == DEFAULT_SCHEMA:
-        return spark_schema(spark, schema)
-    plain = _plain(schema) if "." in schema else schema
-    directory = warehouse.resolve() / f"{plain}.db"
-    is_taken = spark.catalog.databaseExists(plain) and not _is_at(spark, plain, directory)
-    name = f"{spark_schema(spark, DEFAULT_SCHEMA)}_{plain}" if is_taken else plain
-    _create_schema(spark, name, directory)
-    spark.conf.set(f"{_SCHEMA_CONF}.{schema}", name)
-    return name
-
-
-def spark_schema(spark: SparkSession, schema: str) -> str:
-    """The name in Spark of a lake's schema, or of one of an attached database."""
-    if schema == DEFAULT_SCHEMA:
-        return str(spark.conf.get(_SCHEMA_CONF, DEFAULT_SCHEMA))
-    return str(spark.conf.get(f"{_SCHEMA_CONF}.{schema}", _plain(schema) if "." in schema else schema))
-
-
-def spark_name(spark: SparkSession, name: TableName) -> str:
-    """A table's full name for a SQL text given to this session."""
-    table = name.name if name.database is None else _plain(name.name)
-    return f"{quote(spark_schema(spark, name.schema))}.{quote(table)}"
-
-
-def _plain(name: str) -> str:
-    """A name Spark's catalog takes: for one with a point or other characters it refuses, one of its own.
-
-    >>> _plain("orders"), _plain("shop.public")
-    ('orders', '__ms_shop_public_8f3ff700')
-    """
-    if _PLAIN.fullmatch(name):
-        return name
-    mark = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{RESERVED_PREFIX}{re.sub('[^a-z0-9]', '_', name.lower())}_{mark}"
-
-
 def _classic(settings: Settings, warehouse: Path) -> SparkSession:
     active = SparkContext._active_spark_context  # no public call asks without creating one
     if active is not None and _is_ours(active) and not _holders:
@@ -256,7 +141,7 @@ def _classic(settings: Settings, warehouse: Path) -> SparkSession:
         return SparkSession.builder.getOrCreate().newSession()
     jars.check_java()
     conf = SparkConf(loadDefaults=False)
-    for key, value in _start_confs(settings, warehouse).items():
+    for key, value in start_confs(settings, warehouse).items():
         conf.set(key, value)
     return _start(conf).newSession()
 
@@ -318,46 +203,8 @@ def _failed(cause: Exception, log: IO[Any]) -> MillstreamError:
     return error
 
 
-def _start_confs(settings: Settings, warehouse: Path) -> dict[str, str]:
-    """Everything a new JVM and SparkContext get; the user's own settings win, Java options are joined."""
-    embedded = settings.spark_master is None or settings.spark_master.startswith("local")
-    level = "WARN" if os.environ.get(LOG_ENVIRONMENT) else "OFF"
-    options = [
-        "-Duser.timezone=UTC",
-        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
-        f"-Dmillstream.log.level={level}",
-        "-Xss4m",  # Catalyst recurses over expressions; a long CASE or UNION overflows the default stack
-    ]
-    confs = {
-        **_STATIC_CONFS,
-        **_session_confs(settings),
-        **(_EMBEDDED_CONFS if embedded else {}),
-        "spark.master": settings.spark_master or "local[*]",
-        "spark.sql.warehouse.dir": _spark_path(warehouse),
-        "spark.driver.memory": _driver_memory(),
-        "spark.jars": ",".join(str(jar) for jar in jars.find_jars(settings.jars)),
-        **settings.spark_conf,
-        "spark.millstream.owned": "true",
-    }
-    own_options = settings.spark_conf.get("spark.driver.extraJavaOptions", "")
-    elsewhere = (os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
-    if "GC" not in " ".join([own_options, settings.spark_conf.get("spark.driver.defaultJavaOptions", ""), *elsewhere]):
-        # a refresh is a burst of short-lived plans: throughput counts, pauses do not (ADR 2 has the figures)
-        options.append("-XX:+UseParallelGC")
-    confs["spark.driver.extraJavaOptions"] = " ".join([*map(shlex.quote, options), own_options]).strip()
-    return {key: value for key, value in confs.items() if value}
-
-
-def _session_confs(settings: Settings) -> dict[str, str]:
-    """What a running session can be given: by us at the start, and to sessions of a JVM that was there before."""
-    confs = {**_DELTA_CONFS, "spark.sql.session.timeZone": settings.time_zone}
-    if settings.spark_master is None and settings.spark_remote is None:
-        confs |= {**_LOCAL_CONFS, "spark.sql.shuffle.partitions": str(_cores())}
-    return confs
-
-
 def _configure(spark: SparkSession, settings: Settings) -> None:
-    for key, value in _session_confs(settings).items():
+    for key, value in session_confs(settings).items():
         spark.conf.set(key, value)
     _set_modifiable(spark, settings.spark_conf)
 
@@ -401,11 +248,11 @@ def _stop_remotes() -> None:
 def _require_delta(spark: SparkSession) -> None:
     extensions = _conf(spark, "spark.sql.extensions")
     catalog = _conf(spark, "spark.sql.catalog.spark_catalog")
-    if _EXTENSION not in extensions or "delta" not in catalog.lower() or not _has_default_schema(spark):
+    if EXTENSION not in extensions or "delta" not in catalog.lower() or not _has_default_schema(spark):
         raise MillstreamError(
             Code.SESSION_WITHOUT_DELTA,
             "the Spark session is not configured for Delta tables",
-            hint=f"start it with spark.sql.extensions={_EXTENSION}, spark.sql.catalog.spark_catalog={_CATALOG} "
+            hint=f"start it with spark.sql.extensions={EXTENSION}, spark.sql.catalog.spark_catalog={CATALOG} "
             f"and the jars of {jars.COORDINATES}, or stop it and let millstream start its own",
         )
 
@@ -424,30 +271,3 @@ def _conf(spark: SparkSession, key: str) -> str:
         return str(spark.conf.get(key) or "")
     except PySparkException:
         return ""
-
-
-def _create_schema(spark: SparkSession, schema: str, directory: Path) -> None:
-    text = _spark_path(directory).replace("\\", "\\\\").replace("'", "\\'")
-    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)} LOCATION '{text}'")
-
-
-def _spark_path(directory: Path) -> str:
-    return f"file:{directory}"  # not percent-encoded: Spark takes the text as it stands
-
-
-def _is_at(spark: SparkSession, schema: str, directory: Path) -> bool:
-    location = spark.catalog.getDatabase(schema).locationUri
-    if not location.startswith(("file:", "/")):
-        return False
-    path = "/" + location.removeprefix("file:").lstrip("/")
-    return directory in (Path(path).resolve(), Path(unquote(path)).resolve())  # some catalogs encode, some do not
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _driver_memory() -> str:
-    """4 GB, or half of a smaller machine."""
-    machine_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-    return f"{max(1024, min(4096, machine_mb // 2))}m"

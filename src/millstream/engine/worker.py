@@ -1,4 +1,4 @@
-"""One thread's way to Spark: a session of its own, the Delta tables seen from it, and a count of what it cost."""
+"""One thread's access to Spark: a session of its own, the Delta tables seen from it, and a count of what it cost."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Worker:
 
 @dataclass
 class JobCount:
-    """The number of Spark jobs, known at the end of the block; None where Spark does not tell."""
+    """The number of Spark jobs, known at the end of the block; None where Spark does not report it."""
 
     jobs: int | None = None
 
@@ -110,7 +110,7 @@ class Workers:
         self._generation = 0
 
     def renew(self) -> None:
-        """Have every thread take a new session: one remembers the SQL functions it has called, as they were then."""
+        """Give every thread a new session: a session keeps the SQL functions it has called as they were then."""
         self._generation += 1
 
     def here(self) -> Worker:

@@ -1,6 +1,6 @@
 """A lake: its tables, views and functions, in the catalog and in Spark, and the definitions over them."""
 
-from millstream.lake.definition import Compiled, compile_query
+from millstream.lake.compiled import Compiled, compile_query
 from millstream.lake.objects import Lake
 
 __all__ = ["Compiled", "Lake", "compile_query"]

@@ -11,6 +11,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,26 +19,29 @@ from pyspark.errors import AnalysisException
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import LakeObject, ObjectKind, StreamTable
-from millstream.engine.session import create_lake_schema, spark_name
+from millstream.catalog.object_details import ObjectDetails
+from millstream.engine.lake_schemas import create_lake_schema, spark_name
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
-from millstream.lake.attached import AttachedNames, native_types
-from millstream.lake.exact import Exactly
+from millstream.lake.attached_names import AttachedNames, native_types
+from millstream.lake.exact_names import Exactly
 from millstream.lake.stand_ins import analysable
 from millstream.naming import DEFAULT_SCHEMA, VISIBLE, TableName, attached_name, quote
 from millstream.ops import Column
 from millstream.sources.landing import land
+from millstream.sources.postgres.server.view_rights import ViewRights
 from millstream.sql.postgres import translate
 from millstream.sql.postgres.references import qualified, table_names
 from millstream.sql.sources import NativeType, Source, View
-from millstream.sql.text import words
+from millstream.sql.text.table_exchange import words
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millstream.sources.postgres.view_rights import ViewRights
 
+_LOCATION = re.compile(r"^LOCATION '(?:[^'\\]|\\.)*'$\n?", re.MULTILINE)
+_DEFAULT_COLLATION = re.compile(r"\b(STRING) COLLATE UTF8_BINARY\b")
 _Key = tuple[str, TableName]  # tables and views share their names, functions have their own
 
 
@@ -202,7 +206,7 @@ class Lake:
     def sync(self) -> None:
         """Make Spark know what the catalog lists; costs one look at the catalog where nothing changed.
 
-        Names of attached databases are looked up anew from here on.
+        Names of attached databases are looked up again from here on.
         """
         self.attached.forget()
         self._attached_views.clear()
@@ -257,9 +261,9 @@ class Lake:
         body = table.definition.body
         path, names = table.public_stage.path, [name for name, _ in table.definition.columns]
         selected = ", ".join(
-            f"{quote(stored)} AS {quote(name)}" for stored, name in zip(body["outputs"], names, strict=True)
+            f"{quote(stored)} AS {quote(name)}" for stored, name in zip(body.outputs, names, strict=True)
         )
-        where = f" WHERE {quote(VISIBLE)}" if body["hides_rows"] else ""
+        where = f" WHERE {quote(VISIBLE)}" if body.hides_rows else ""
         text = f"SELECT {selected} FROM delta.{quote(path)}{where}"
         return f"CREATE OR REPLACE VIEW {self.spark_name(table.name)} AS {text}"
 
@@ -280,18 +284,19 @@ class Lake:
 
     def adopt(self, name: TableName) -> LakeObject | None:
         """Record a table Spark knows and the catalog does not, e.g. one written with `saveAsTable`."""
-        details = self._described(name)
-        if details is None or details.get("Type") == "VIEW":
+        described = self._described(name)
+        if described is None or described.get("Type") == "VIEW":
             return None
-        provider = details.get("Provider", "").lower()
-        more: dict[str, object] = {"managed": details.get("Type") == "MANAGED"}
+        provider = described.get("Provider", "").lower()
+        more = ObjectDetails(managed=described.get("Type") == "MANAGED")
         if provider != "delta":
-            more["landing"] = str(self.root / "landed" / f"{name.schema}.{name.name}")
-            more["create"] = self._spark.sql(f"SHOW CREATE TABLE {self.spark_name(name)}").collect()[0][0]
+            create = self._spark.sql(f"SHOW CREATE TABLE {self.spark_name(name)}").collect()[0][0]
+            landing = str(self.root / "landed" / f"{name.schema}.{name.name}")
+            more = replace(more, landing=landing, create=_recordable(create))
         table = LakeObject(
             kind=ObjectKind.TABLE,
             name=name,
-            location=_local(details.get("Location", "")),
+            location=_local(described.get("Location", "")),
             provider=provider,
             details=more,
         )
@@ -309,7 +314,7 @@ class Lake:
             name=name,
             text=text,
             fingerprint=fingerprint(text, *columns),
-            details={"columns": columns},
+            details=ObjectDetails(columns=tuple(columns)),
         )
         self.catalog.put_lake_object(view, replace=True)
         self._known[_key(view.kind, name)] = self._statement(view)
@@ -324,11 +329,11 @@ class Lake:
 
     def reconcile(self, name: TableName) -> None:
         """Record, or forget, a table or view after a statement that may have made or dropped it."""
-        details = self._described(name)
-        if details is None:
+        described = self._described(name)
+        if described is None:
             for kind in (ObjectKind.TABLE, ObjectKind.VIEW):
                 self.forget(kind, name)
-        elif details.get("Type") == "VIEW":
+        elif described.get("Type") == "VIEW":
             if self.catalog.find(name) is None:
                 self.record_view(name)
         else:
@@ -343,7 +348,7 @@ class Lake:
         self._known.pop(_key(kind, name), None)
         if kind is ObjectKind.FUNCTION:
             self._workers.renew()
-        for directory in (found.location, found.details.get("landing")):
+        for directory in (found.location, found.details.landing):
             if directory and Path(directory).is_relative_to(self.root):
                 shutil.rmtree(directory, ignore_errors=True)
 
@@ -372,14 +377,15 @@ class Lake:
         Raises:
             MillstreamError: SOURCE_MISSING if it cannot be read.
         """
+        assert item.details.landing is not None
         used = {int(v) for t in self.catalog.list() if (v := t.frontier.get(str(item.name))) is not None}
         try:
-            land(self._spark.table(self.spark_name(item.name)), Path(item.details["landing"]), used)
+            land(self._spark.table(self.spark_name(item.name)), Path(item.details.landing), used)
         except SPARK_ERRORS as e:
             raise MillstreamError(
                 Code.SOURCE_MISSING,
                 f"{item.name} cannot be read: {first_line(e)}",
-                hint=f"mend {item.name}, or drop what reads it",
+                hint=f"repair {item.name}, or drop the stream tables that read it",
             ) from e
 
     def _described(self, name: TableName) -> dict[str, str] | None:
@@ -397,14 +403,13 @@ class Lake:
         match item.kind:
             case ObjectKind.TABLE:
                 location = (item.location or "").replace("\\", "\\\\").replace("'", "\\'")
-                if "create" in item.details:
-                    # its columns and options cannot be told from the files
-                    create, place = str(item.details["create"]), f"LOCATION '{location}'"
+                if (create := item.details.create) is not None:
+                    # the files do not show its columns and options
                     clauses = create[create.index("(") :] if "(" in create else create[create.index("\n") :]
-                    return f"CREATE TABLE IF NOT EXISTS {full} {clauses}{'' if 'LOCATION' in create else place}"
+                    return f"CREATE TABLE IF NOT EXISTS {full} {clauses}LOCATION '{location}'"
                 return f"CREATE TABLE IF NOT EXISTS {full} USING {item.provider} LOCATION '{location}'"
             case ObjectKind.VIEW:
-                columns = ", ".join(quote(c) for c in item.details.get("columns", ()))
+                columns = ", ".join(quote(c) for c in item.details.columns or ())
                 return f"CREATE OR REPLACE VIEW {full} {f'({columns}) ' if columns else ''}AS {item.text}"
             case ObjectKind.FUNCTION:
                 text = item.text or ""
@@ -420,7 +425,7 @@ class Lake:
 
 def view_text(view: LakeObject) -> str:
     """A view's query, its columns under the names the view gives them."""
-    names = ", ".join(quote(c) for c in view.details.get("columns", ()))
+    names = ", ".join(quote(c) for c in view.details.columns or ())
     return f"SELECT * FROM ({view.text}\n) AS {quote(view.name.name)}({names})" if names else view.text or ""
 
 
@@ -437,6 +442,15 @@ def _after_name(text: str, name: TableName) -> str:
     """What follows the name in a CREATE FUNCTION statement."""
     found = re.search(rf"\bFUNCTION\b.*?\b{re.escape(name.name)}\b`?", text, re.IGNORECASE | re.DOTALL)
     return text[found.end() :] if found else text
+
+
+def _recordable(create: str) -> str:
+    """What SHOW CREATE TABLE prints, as it is recorded.
+
+    Without its location, which is recorded by itself, relative to the lake; and without the default collation: a table
+    that names it has columns of a type that Delta tables do not have.
+    """
+    return _DEFAULT_COLLATION.sub(r"\1", _LOCATION.sub("", create))
 
 
 def _local(location: str) -> str:

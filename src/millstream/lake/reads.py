@@ -9,9 +9,9 @@ from millstream.errors import Code, MillstreamError
 from millstream.lake.stand_ins import opaque
 from millstream.naming import quote, split_name
 from millstream.sql.parse import parse_query
-from millstream.sql.refused import refuse_in_every_mode
+from millstream.sql.refusals.in_every_mode import refuse_in_every_mode
 from millstream.sql.sources import Source, Sources, View
-from millstream.sql.text import TableReference, exchange_tables, table_references
+from millstream.sql.text.table_exchange import TableReference, exchange_tables, table_references
 
 Names = Mapping[tuple[str, ...], str]
 """The full names of what a text reads, by the parts as they are written: case may matter in an attached database."""

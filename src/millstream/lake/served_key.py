@@ -1,4 +1,4 @@
-"""The key of a result: by what its rows can be told apart in a table that others read."""
+"""The key of a result: the columns that identify its rows in a table that others read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from millstream.diff.keyed import KeyedStage
 from millstream.diff.plan import Kind
 from millstream.diff.recursive import RecursiveStage
 from millstream.diff.stages import AnyStage
-from millstream.lake.definition import Compiled
-from millstream.ops.known import Known, known
+from millstream.lake.compiled import Compiled
+from millstream.ops.known import Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def _stored(stage: AnyStage, facts: Mapping[str, Known]) -> Known:
     """What is known of the rows a stage stores."""
     if isinstance(stage, RecursiveStage):
         return Known()
-    found = known(stage.body, facts)
+    found = stage.body.known(facts)
     if isinstance(stage, KeyedStage):
         assert stage.layout.kind is Kind.KEYED
         return Known(frozenset(stage.layout.key), found.not_null & frozenset(stage.layout.key))

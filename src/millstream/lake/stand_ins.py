@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from millstream.errors import MillstreamError
 from millstream.naming import quote
 from millstream.sql.sources import Source, View
-from millstream.sql.text import TableReference, exchange_tables, table_references
+from millstream.sql.text.table_exchange import TableReference, exchange_tables, table_references
 
 if TYPE_CHECKING:
-    from millstream.lake.attached import AttachedNames
+    from millstream.lake.attached_names import AttachedNames
 
 
 def empty(source: Source) -> str:

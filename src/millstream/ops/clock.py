@@ -1,38 +1,37 @@
 """The current time in expressions: one moment for a whole refresh, that of its data.
 
-A query says CURRENT_TIMESTAMP(), and only its filters and projections do. What runs says `:__ms_now`, the time of the
-refresh, or `:__ms_before`, that of the contents it starts from: parameters, so that a text is made once and Spark plans
-with constants, which it compares with the statistics of files. We fill them in: Delta's parser has no parameters.
+A query says CURRENT_TIMESTAMP(), and only in its filters and projections (`sql.rewrites.isolate_time`). The text that
+runs says `:__ms_now`, the time of the refresh, or `:__ms_before`, the time of the contents it starts from. They are
+parameters so that a text is made once; they are filled in as constants because Delta's parser has no parameters, and
+because Spark compares constants with the statistics of files.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import assert_never
 
 from sqlglot import exp
 
 from millstream.naming import RESERVED_PREFIX
-from millstream.ops.relations import Filter, Item, Project, Relation
+from millstream.ops.operator import Item
+from millstream.ops.relations import Relation
+from millstream.ops.rowwise import Filter, Project
 
 NOW = exp.Placeholder(this=f"{RESERVED_PREFIX}now")
 BEFORE = exp.Placeholder(this=f"{RESERVED_PREFIX}before")
 
 
-def tells_time(subject: exp.Expr | Relation) -> bool:
+def reads_clock(subject: exp.Expr | Relation) -> bool:
     """Whether an expression, or an operator itself, asks for the current time."""
-    match subject:
-        case Filter():
-            return tells_time(subject.predicate)
-        case Project():
-            return any(tells_time(item.expression) for item in subject.items)
-        case Relation():
-            return False
-    return subject.find(exp.CurrentTimestamp) is not None
+    if isinstance(subject, exp.Expr):
+        return subject.find(exp.CurrentTimestamp) is not None
+    return isinstance(subject, Filter | Project) and any(reads_clock(e) for e in subject.expressions)
 
 
 def at(expression: exp.Expr, moment: exp.Expr) -> exp.Expr:
     """The expression at a moment."""
-    if not tells_time(expression):
+    if not reads_clock(expression):
         return expression
     return expression.transform(lambda node: moment.copy() if isinstance(node, exp.CurrentTimestamp) else node)
 
@@ -44,12 +43,14 @@ def items_at(items: tuple[Item, ...], moment: exp.Expr) -> tuple[Item, ...]:
 
 def now(relation: Relation) -> Relation:
     """The operator at the time of the refresh; its inputs stay as they are."""
-    if not tells_time(relation):
+    if not isinstance(relation, Filter | Project) or not reads_clock(relation):
         return relation
-    if isinstance(relation, Filter):
-        return dataclasses.replace(relation, predicate=at(relation.predicate, NOW))
-    assert isinstance(relation, Project)
-    return dataclasses.replace(relation, items=items_at(relation.items, NOW))
+    match relation:
+        case Filter():
+            return dataclasses.replace(relation, predicate=at(relation.predicate, NOW))
+        case Project():
+            return dataclasses.replace(relation, items=items_at(relation.items, NOW))
+    assert_never(relation)
 
 
 def filled_in(text: str, now: str, before: str, dialect: str = "spark") -> str:

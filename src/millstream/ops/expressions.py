@@ -1,6 +1,6 @@
 """Small builders for scalar expressions, so that rules read like formulas.
 
-Expressions are shared, not copied: nobody changes one, nor asks for its parent. What is printed is a copy (`render`).
+Expressions are shared, not copied, so never change one and never ask for its parent. `render` prints copies.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from millstream import naming
-from millstream.ops.relations import Column, Item, Relation
+from millstream.ops.operator import Column, Item
+from millstream.ops.relations import Relation
 
 ONE = exp.Literal.number(1)
 ZERO = exp.Literal.number(0)
 
-# what needs no parentheses wherever it is put
+# these need no parentheses in any place
 _ATOMS = (exp.Column, exp.Literal, exp.Null, exp.Boolean, exp.Paren, exp.Cast, exp.Anonymous, exp.AggFunc)
 
 

@@ -14,31 +14,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from typing import assert_never
 
 from sqlglot import exp
 
 from millstream import naming
 from millstream.ops.expressions import ONE, all_of, cast, col, compare, multiply, wrapped
+from millstream.ops.groups import Aggregate, Window
 from millstream.ops.join_order import connected_order
-from millstream.ops.relations import (
-    Aggregate,
-    AntiJoin,
-    Column,
-    Filter,
-    InnerJoin,
-    Item,
-    OneRow,
-    OuterJoin,
-    Project,
-    Relation,
-    Repeat,
-    Scan,
-    SemiJoin,
-    Table,
-    UnionAll,
-    Window,
-    referenced,
-)
+from millstream.ops.joins import AntiJoin, InnerJoin, OuterJoin, SemiJoin
+from millstream.ops.leaves import OneRow, Scan, Table
+from millstream.ops.operator import Column, Item, Opaque, referenced
+from millstream.ops.relations import Relation
+from millstream.ops.rowwise import Filter, Project, Repeat
+from millstream.ops.unions import Recursion, UnionAll
 from millstream.ops.walk import walk
 
 LEFT, RIGHT = "l", "r"
@@ -54,8 +43,8 @@ def to_sql(
     """Print a query; hints are Spark's only, and left out on request.
 
     Args:
-        tiny: tables that are rather sent to the tasks themselves than have a join's small side sent to them: a chain
-            of joins whose small side is sent waits for one Spark job after the other.
+        tiny: tables that are so small that they are sent to the tasks instead of the join's small side: a chain of
+            joins whose small side is sent waits for one Spark job after the other.
     """
     for select in query.find_all(exp.Select) if tiny else ():
         hint = select.args.get("hint")
@@ -82,7 +71,11 @@ def render(relation: Relation) -> exp.Query:
             return _body(relation.input).select((*_kept(relation.input.schema), *calls))
         case Repeat():
             return _repeat(relation)
-    return _body(relation).select(_kept(relation.schema))
+        case Scan() | Table() | OneRow() | Filter() | InnerJoin() | OuterJoin() | SemiJoin() | AntiJoin():
+            return _body(relation).select(_kept(relation.schema))
+        case Recursion():
+            raise TypeError("a recursion is no SELECT: `standalone` writes it as a common table expression")
+    assert_never(relation)
 
 
 def _kept(columns: Iterable[Column]) -> Iterable[Item]:
@@ -121,6 +114,7 @@ class _Body:
 
 
 def _body(relation: Relation) -> _Body:
+    """The relation as FROM, JOIN and WHERE, into which filters, renamings and one join are folded."""
     match relation:
         case Filter():
             inner = _body(relation.input)
@@ -137,7 +131,9 @@ def _body(relation: Relation) -> _Body:
             return _binary_join(relation, side="LEFT", kind="SEMI")
         case AntiJoin():
             return _binary_join(relation, side="LEFT", kind="ANTI")
-    return _Body(*_source(relation, LEFT))
+        case Project() | Aggregate() | UnionAll() | Opaque():
+            return _Body(*_source(relation, LEFT))
+    assert_never(relation)
 
 
 def _source(relation: Relation, alias: str) -> tuple[exp.Expr, _Names]:
@@ -157,8 +153,20 @@ def _source(relation: Relation, alias: str) -> tuple[exp.Expr, _Names]:
         ):
             source, names = _source(relation.input, alias)
             return source, {item.column.name: _within(item.expression, names) for item in relation.items}
-    subquery = exp.Subquery(this=render(relation), alias=_alias(alias))
-    return subquery, {c.name: col(c.name, alias) for c in relation.schema}
+        case (
+            Filter()
+            | InnerJoin()
+            | OuterJoin()
+            | SemiJoin()
+            | AntiJoin()
+            | Project()
+            | Aggregate()
+            | UnionAll()
+            | Opaque()
+        ):
+            subquery = exp.Subquery(this=render(relation), alias=_alias(alias))
+            return subquery, {c.name: col(c.name, alias) for c in relation.schema}
+    assert_never(relation)
 
 
 def _union_all(relation: UnionAll) -> exp.Query:
@@ -263,7 +271,7 @@ def _alias(alias: str) -> exp.TableAlias:
 
 
 def _within(expression: exp.Expr, names: _Names) -> exp.Expr:
-    """A copy of the expression that speaks of the columns by their names in the SELECT."""
+    """A copy of the expression in which columns have their names within the SELECT."""
     if isinstance(expression, exp.Column):
         return _copy(names[expression.name])
 
@@ -274,7 +282,7 @@ def _within(expression: exp.Expr, names: _Names) -> exp.Expr:
 
 
 def _copy(expression: exp.Expr) -> exp.Expr:
-    # most are columns, for which the general way takes ten times as long
+    # most are columns, for which the general copy takes ten times as long
     return col(expression.name, expression.table) if isinstance(expression, exp.Column) else expression.copy()
 
 

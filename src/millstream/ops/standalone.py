@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from millstream.ops.relations import Recursion, Relation, Table
+from millstream.ops.leaves import Table
+from millstream.ops.relations import Relation
 from millstream.ops.render import render
+from millstream.ops.unions import Recursion
 from millstream.ops.walk import transform
 
 

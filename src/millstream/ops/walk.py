@@ -5,23 +5,9 @@ A tree is a graph where a relation stands in several places (a CTE read twice); 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 
-from millstream.ops.relations import (
-    Aggregate,
-    AntiJoin,
-    Filter,
-    InnerJoin,
-    OuterJoin,
-    Project,
-    Recursion,
-    Relation,
-    Repeat,
-    SemiJoin,
-    UnionAll,
-    Window,
-)
+from millstream.ops.relations import Relation
 
 
 def walk(relation: Relation) -> Iterator[Relation]:
@@ -38,29 +24,13 @@ def walk(relation: Relation) -> Iterator[Relation]:
     return visit(relation)
 
 
-def with_children(relation: Relation, children: tuple[Relation, ...]) -> Relation:
-    """The same operator over other inputs."""
-    if all(new is old for new, old in zip(children, relation.children, strict=True)):
-        return relation
-    match relation:
-        case Filter() | Project() | Aggregate() | Window() | Repeat():
-            return dataclasses.replace(relation, input=children[0])
-        case InnerJoin() | UnionAll():
-            return dataclasses.replace(relation, inputs=children)
-        case OuterJoin() | SemiJoin() | AntiJoin():
-            return dataclasses.replace(relation, left=children[0], right=children[1])
-        case Recursion():
-            return dataclasses.replace(relation, base=children[0], step=children[1])
-    raise TypeError(f"{type(relation).__name__} has no children")
-
-
 def transform(relation: Relation, rewrite: Callable[[Relation], Relation]) -> Relation:
     """Rewrite every node, children first."""
     done: dict[Relation, Relation] = {}
 
     def visit(node: Relation) -> Relation:
         if node not in done:
-            done[node] = rewrite(with_children(node, tuple(visit(child) for child in node.children)))
+            done[node] = rewrite(node.over(tuple(visit(child) for child in node.children)))
         return done[node]
 
     return visit(relation)

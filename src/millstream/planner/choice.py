@@ -1,4 +1,4 @@
-"""Chooses among NO_DATA, APPEND_ONLY, DIFFERENTIAL, FULL and REINITIALIZE. Pure; every verdict has a reason code.
+"""Chooses among NO_DATA, APPEND_ONLY, DIFFERENTIAL, FULL and REINITIALIZE. Pure; every choice has a reason code.
 
 The reason recorded with a refresh is the code, a colon, and the facts behind it in words.
 """
@@ -11,15 +11,16 @@ from enum import StrEnum
 
 from millstream.errors import Code, MillstreamError
 from millstream.planner.cost import Measured, predict_differential_ms, predict_full_ms
+from millstream.reasons import Reason
 from millstream.results import Action, RefreshMode
 
 # A delta of fewer rows costs less than the fixed part of any recomputation, however small the table.
 SMALL_CHANGE = 1_000
-# The first small deltas of a table are slow for other reasons than their size, above all a JVM that is not warm yet.
+# The first small deltas of a table are slow for reasons other than their size, above all a JVM that is not yet warm.
 ENOUGH = 3
-# Deltas are tried again when the last ones are so many refreshes ago: they may have been slow by chance.
+# Deltas are tried again after this many refreshes without one: the last ones may have been slow by chance.
 MEMORY = 12
-# FULL must be better by more than predictions are wrong.
+# FULL is chosen only if it is better by more than the error of predictions.
 CLEARLY, CLEARLY_MS = 1.2, 100.0
 
 
@@ -31,12 +32,12 @@ class Change(StrEnum):
     MUTATED = "MUTATED"
     REPLACED = "REPLACED"
     IMPOSSIBLE = "IMPOSSIBLE"
-    """Its changes cannot be had: history lost, table recreated, columns changed."""
+    """Its changes are not available: history lost, table recreated, columns changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """An input: what happened, how many rows changed, how many it has, and why where that needs words."""
+    """An input: what happened, how many rows changed, how many it has, and the reason where one is needed."""
 
     name: str
     change: Change
@@ -47,7 +48,7 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All a choice depends on."""
+    """Everything that a choice depends on."""
 
     mode: RefreshMode
     is_populated: bool
@@ -70,7 +71,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The verdict and its reason."""
+    """The action and its reason."""
 
     action: Action
     reason: str
@@ -83,37 +84,39 @@ def choose(facts: Facts) -> Choice:
         MillstreamError: FULL_REQUIRED where DIFFERENTIAL STRICT was asked for and no delta is possible.
     """
     if not facts.is_populated:
-        return Choice(Action.FULL, "INITIAL: the first load")
+        return Choice(Action.FULL, f"{Reason.INITIAL}: the first load")
     if facts.mode is RefreshMode.FULL and facts.is_explicit:
-        return Choice(Action.FULL, "REQUESTED: a full refresh was asked for")
+        return Choice(Action.FULL, f"{Reason.REQUESTED}: a full refresh was asked for")
     if facts.reinit_reason:
         return _recomputed(facts, Action.REINITIALIZE, facts.reinit_reason)
     if facts.follows_time and (facts.mode is RefreshMode.FULL or not facts.is_incremental):
-        return _recomputed(facts, Action.FULL, "CURRENT_TIME: the query depends on the current time")
+        return _recomputed(facts, Action.FULL, f"{Reason.CURRENT_TIME}: the query depends on the current time")
     changed = [i for i in facts.inputs if i.change is not Change.NOTHING]
     if not changed and not facts.follows_time:
-        return Choice(Action.NO_DATA, "UNCHANGED: no source has changed")
+        return Choice(Action.NO_DATA, f"{Reason.UNCHANGED}: no source has changed")
     if facts.mode is RefreshMode.FULL:
-        return Choice(Action.FULL, "MODE_FULL: the refresh mode is FULL")
+        return Choice(Action.FULL, f"{Reason.MODE_FULL}: the refresh mode is FULL")
     if not facts.is_incremental:
-        return _recomputed(facts, Action.FULL, f"NOT_INCREMENTAL: {facts.not_incremental}")
+        return _recomputed(facts, Action.FULL, f"{Reason.NOT_INCREMENTAL}: {facts.not_incremental}")
     impossible = [i for i in changed if i.change is Change.IMPOSSIBLE]
     if impossible:
-        return _recomputed(facts, Action.REINITIALIZE, f"NO_DELTA: {impossible[0].name}: {impossible[0].reason}")
+        return _recomputed(
+            facts, Action.REINITIALIZE, f"{Reason.NO_DELTA}: {impossible[0].name}: {impossible[0].reason}"
+        )
     if facts.mode is RefreshMode.AUTO and (choice := _by_cost(facts, changed)) is not None:
         return choice
     rows = sum(i.changed_rows for i in changed)
     if facts.follows_time:
         if not changed:
-            return Choice(Action.DIFFERENTIAL, "AGED: only the time has changed")
-        return Choice(Action.DIFFERENTIAL, f"CHANGED: about {rows} rows, and the time")
+            return Choice(Action.DIFFERENTIAL, f"{Reason.AGED}: only the time has changed")
+        return Choice(Action.DIFFERENTIAL, f"{Reason.CHANGED}: about {rows} rows, and the time")
     if facts.is_monotone and all(i.change is Change.APPENDED for i in changed):
-        return Choice(Action.APPEND_ONLY, f"APPENDED: about {rows} rows, nothing updated or deleted")
-    return Choice(Action.DIFFERENTIAL, f"CHANGED: about {rows} rows")
+        return Choice(Action.APPEND_ONLY, f"{Reason.APPENDED}: about {rows} rows, nothing updated or deleted")
+    return Choice(Action.DIFFERENTIAL, f"{Reason.CHANGED}: about {rows} rows")
 
 
 def full_required(name: str, reason: str) -> MillstreamError:
-    """The error of a DIFFERENTIAL STRICT table that would have to be recomputed; the way out is to ask for that."""
+    """The error of a DIFFERENTIAL STRICT table that would have to be recomputed; the hint says how to ask for that."""
     return MillstreamError(
         Code.FULL_REQUIRED,
         f"no delta of {name} is possible: {reason}",
@@ -134,7 +137,7 @@ def _by_cost(facts: Facts, changed: Sequence[InputFacts]) -> Choice | None:
     if limit == 0:
         return None
     if limit == 1:
-        return Choice(Action.FULL, "RATIO_ALWAYS: differential_max_change_ratio is 1")
+        return Choice(Action.FULL, f"{Reason.RATIO_ALWAYS}: differential_max_change_ratio is 1")
     rows = sum(i.changed_rows for i in changed)
     total = sum(i.rows or 0 for i in facts.inputs)
     known = [m for m in facts.history[:MEMORY] if not m.is_full]
@@ -145,11 +148,12 @@ def _by_cost(facts: Facts, changed: Sequence[InputFacts]) -> Choice | None:
             return None
         if differential > full * CLEARLY + CLEARLY_MS:
             return Choice(
-                Action.FULL, f"CHEAPER: about {full:.0f} ms against {differential:.0f} ms for {rows} changed rows"
+                Action.FULL,
+                f"{Reason.CHEAPER}: about {full:.0f} ms against {differential:.0f} ms for {rows} changed rows",
             )
         return None
     for item in changed:
         if item.rows and item.changed_rows >= SMALL_CHANGE and item.changed_rows / item.rows > limit:
             share = item.changed_rows / item.rows
-            return Choice(Action.FULL, f"RATIO: {share:.0%} of {item.name} changed, more than {limit:.0%}")
+            return Choice(Action.FULL, f"{Reason.RATIO}: {share:.0%} of {item.name} changed, more than {limit:.0%}")
     return None

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-# of a differential refresh measured once, how much is taken to be independent of the number of changes
+# The part of a differential refresh that is assumed to be independent of the number of changes, while only one number
+# of changes has been measured.
 _FIXED_SHARE_MS = 250.0
 _RECENT = 5
-# Up to so many rows, what a row costs is lost in the noise of the fixed part: beyond them a typical cost is assumed
+# Up to this many rows, the cost of a row is lost in the noise of the fixed part. Beyond them a typical cost is assumed
 # (docs/benchmarks: 2 to 12 microseconds on two cores).
-_TELLING_ROWS = 10_000
+_MEASURABLE_ROWS = 10_000
 _MS_PER_ROW = 0.01
 
 
@@ -43,7 +44,7 @@ def predict_differential_ms(history: Sequence[Measured], changed_rows: int) -> f
     if not points:
         return None
     largest = max(c for c, _ in points)
-    if largest < _TELLING_ROWS and changed_rows > largest:
+    if largest < _MEASURABLE_ROWS and changed_rows > largest:
         known = median(d for c, d in points if c == largest)
         return known + (changed_rows - largest) * _MS_PER_ROW
     if len({c for c, _ in points}) == 1:

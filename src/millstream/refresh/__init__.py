@@ -1,1 +1,1 @@
-"""Evaluates a plan: frontier, locks, recovery."""
+"""One refresh of one stream table: its inputs, the choice, the computation, and recovery."""

@@ -15,6 +15,7 @@ from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.naming import CLOCK
 from millstream.planner import Choice
+from millstream.reasons import Reason
 from millstream.refresh.execute import Cost, Progress, StageRun, is_too_large
 from millstream.refresh.fixpoint import has_no_end
 from millstream.refresh.full_text import as_stored, run_text
@@ -62,7 +63,7 @@ class Computation:
             try:
                 return Done(*self._differentiate(plan, intent, cost), choice)
             except SPARK_ERRORS as error:
-                reason = f"DELTA_FAILED: {first_line(error)}"
+                reason = f"{Reason.DELTA_FAILED}: {first_line(error)}"
                 if is_strict and has_no_end(error):
                     raise
                 if is_strict:
@@ -74,7 +75,7 @@ class Computation:
         except SPARK_ERRORS as error:
             if is_strict or not plan.request.compiled.is_incremental:
                 raise
-            reason = f"PLAN_FAILED: {first_line(error)}"
+            reason = f"{Reason.PLAN_FAILED}: {first_line(error)}"
             choice = replace(choice, reason=f"{choice.reason}; {reason}")
             return Done(*self._recompute_as_written(plan, intent, cost, reason), choice, reason)
 
@@ -83,7 +84,7 @@ class Computation:
     ) -> tuple[dict[str, int], Counts]:
         """Refresh all stages by their deltas."""
         table, compiled = plan.request.table, plan.request.compiled
-        feed = sum(s.feed_rows for s in plan.summaries.values())
+        feed = sum(b.summary.feed_rows for b in plan.inputs.values() if b.summary is not None)
         large = feed > MAX_DRIVER_ROWS if is_large is None else is_large
         cost.rows_read += feed
         inputs = dict(plan.inputs)
@@ -95,7 +96,7 @@ class Computation:
             before = stored_version(stage)
             counts = Counts()
             after = self.committed_version(stage, intent)
-            is_seen = after is not None  # of a commit from before a crash nobody knows
+            is_seen = after is not None  # of a commit from before a crash the counts are not known
             moved = frozenset(changed) & frozenset(named.inputs)
             if after is None and moved:
                 run = StageRun(
@@ -125,11 +126,12 @@ class Computation:
             versions[stage.id] = before if after is None else after
             if is_seen and not stage.is_public:
                 changed.add(named.name)
-            inputs[named.name] = _stage_input(named.name, stage, named.stage.layout.outputs, before, versions[stage.id])
+            made = _stage_input(named.name, stage, named.stage.layout.outputs, before, versions[stage.id])
+            inputs[named.name] = made.classified(self._worker.store) if named.name in changed else made
         return versions, counts
 
     def _recompute(self, plan: Plan, intent: Intent, cost: Cost) -> tuple[dict[str, int], Counts]:
-        """Load all stages anew."""
+        """Load all stages from scratch."""
         table, compiled = plan.request.table, plan.request.compiled
         inputs = dict(plan.inputs)
         before = self._rows(table)
@@ -183,7 +185,7 @@ class Computation:
         stage = table.public_stage
         store = self._worker.store
         version = store.version(stage.path)
-        if table.definition.body["hides_rows"]:
+        if table.definition.body.hides_rows:
             return store.read(stage.path, version, ["__ms_visible"]).where("__ms_visible").count()
         known = store.snapshot(stage.path, version).num_rows
         return known if known is not None else store.read(stage.path, version).count()

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.diff.bag import BagStage
-from millstream.diff.base import delta_name, new_name
+from millstream.diff.inputs import delta_name, new_name
 from millstream.diff.plan import (
     CHANGES,
     MORE,
@@ -36,7 +36,7 @@ from millstream.diff.plan import (
 from millstream.diff.recursive import RecursiveStage
 from millstream.diff.stages import NamedStage
 from millstream.engine.spark_errors import SPARK_ERRORS
-from millstream.engine.storage import Commit, Rows, Txn, taken_away
+from millstream.engine.storage import Commit, Rows, Txn, rows_to_remove
 from millstream.engine.worker import Scale, Worker
 from millstream.naming import CLOCK, quote
 from millstream.ops import Table
@@ -46,7 +46,7 @@ from millstream.refresh.inputs import BoundInput
 from millstream.refresh.stored_rows import StoredRows
 from millstream.settings import Settings
 from millstream.sinks.delta import Counts, change_set, repeated, repeated_frame
-from millstream.sql.text import moment_literal
+from millstream.sql.text.table_exchange import moment_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,7 +71,7 @@ class Cost:
 
     @contextmanager
     def timing(self, phase: str) -> Iterator[None]:
-        """Add the time of a block to a phase, but for that of the phases inside it."""
+        """Add the time of a block to a phase, without that of the phases inside it."""
         start, outside, self._inside = time.perf_counter(), self._inside, 0.0
         try:
             yield
@@ -168,7 +168,7 @@ class StageRun:
         return commit, Counts(inserted=commit.rows_written)
 
     def load(self) -> Commit:
-        """Compute the contents anew and replace the stored ones."""
+        """Compute the contents from scratch and replace the stored ones."""
         load = self.named.stage.load()
         if isinstance(load, Fixpoint):
             return self._load_recursion(load)
@@ -207,7 +207,7 @@ class StageRun:
     # Reading
 
     def _bind_inputs(self, wanted: frozenset[str]) -> None:
-        """Make those inputs readable that are not yet."""
+        """Make inputs readable that are not readable yet."""
         store, wanted = self.worker.store, wanted - self.sizes.keys()
         if STORED in wanted:
             names = [c.name for c in self.layout.columns]
@@ -221,9 +221,7 @@ class StageRun:
                 rows = self._counted(store.snapshot(source.delta.path, source.new).num_rows)
                 self._bind(new_name(name), source.delta.contents(store, source.new, source.columns), rows)
             if delta_name(name) in wanted:
-                assert source.old is not None
-                changes = source.delta.changes(store, source.old, source.new, source.columns)
-                self._bind(delta_name(name), changes, self.feed_rows)
+                self._bind(delta_name(name), source.changes(store), self.feed_rows)
 
     def _bind(self, name: str, frame: DataFrame, rows: int) -> None:
         """Have a frame ready for the steps to read."""
@@ -242,7 +240,7 @@ class StageRun:
                 self.in_one_task[name] = is_tiny
 
     def _counted(self, rows: int | None) -> int:
-        """The number of rows of what is read, and that is now part of the cost; unknown ones are many."""
+        """Add the rows of what is read to the cost, and return their number; an unknown number counts as large."""
         self.cost.rows_read += rows or 0
         return rows if rows is not None else MAX_TINY_ROWS + 1
 
@@ -300,12 +298,12 @@ class StageRun:
     def _look_up(self, wanted: Rows) -> pa.Table | None:
         """Make the wanted stored rows readable; for a bag, their places may be all there is to know."""
         rows = self._counted(self.stored.num_rows)
-        found = self.stored.find(wanted) if isinstance(wanted, pa.Table) else None
+        found = self.stored.look_up(wanted) if isinstance(wanted, pa.Table) else None
         if found is None:
             self._bind(STATE, self.stored.scan(self.worker, wanted), rows)
             return None
         if self.layout.kind is Kind.BAG:
-            removed = taken_away(wanted, found, [c.name for c in self.layout.columns])
+            removed = rows_to_remove(wanted, found, [c.name for c in self.layout.columns])
             if removed is not None:
                 return removed
         at = self.stored.at(found)
@@ -345,7 +343,7 @@ def _reads_all_state(step: AnyStep) -> bool:
 
 
 def _applies(step: AnyStep, results: Mapping[str, Rows]) -> bool:
-    """Whether the step that its condition speaks of asks for it."""
+    """Whether the step that its condition names asks for it."""
     if step.only_if is not None:
         return _has_more(results[step.only_if])
     return not (isinstance(step, Fixpoint) and step.unless is not None and _has_more(results[step.unless]))

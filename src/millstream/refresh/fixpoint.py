@@ -19,9 +19,9 @@ from millstream.engine.storage import Rows
 from millstream.errors import Code, MillstreamError
 from millstream.settings import Settings
 
-# so many results are kept apart before they are made one, which the plan of the next round then reads
+# after so many rounds their results are combined into one, which the plan of the next round reads
 _MAX_PARTS = 10
-# a row that is found more often than this in one round is found by going in circles
+# a row that is found more often than this in one round comes from a cycle in the data
 _MAX_WEIGHT = 2**40
 
 
@@ -106,7 +106,7 @@ def has_no_end(error: Exception) -> bool:
 
 
 def _nullable(rows: pa.Table) -> pa.Table:
-    """The rows of one round can be put together with those of another in which Spark knows less of a column."""
+    """The rows without the nullability of their columns, which may differ from round to round."""
     return pa.Table.from_arrays(rows.columns, names=rows.column_names)
 
 

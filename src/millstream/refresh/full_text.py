@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from millstream.diff.base import new_name
+from millstream.diff.inputs import new_name
 from millstream.diff.plan import Layout
 from millstream.engine.worker import RECURSION_LIMITS, Scale, Worker
 from millstream.lake import Compiled
@@ -19,9 +19,9 @@ from millstream.naming import VISIBLE, quote
 from millstream.ops import Column
 from millstream.refresh.fixpoint import endless
 from millstream.refresh.inputs import BoundInput
-from millstream.sql.recursive_text import FRONTIER, TextLoop, unrolled
 from millstream.sql.sources import Source
-from millstream.sql.text import bind_current_time
+from millstream.sql.text.recursion import FRONTIER, TextLoop, unrolled
+from millstream.sql.text.table_exchange import bind_current_time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -70,7 +70,7 @@ def _repeated(worker: Worker, loop: TextLoop) -> DataFrame:
 
 def as_stored(frame: DataFrame, layout: Layout) -> DataFrame:
     """The query's result in the columns of a stored table. It serves readers only: what maintenance needs besides,
-    e.g. the counts and sums of a group, cannot be told from the result and is left NULL.
+    e.g. the counts and sums of a group, cannot be computed from the result and stays NULL.
     """
     named = frame.toDF(*(f"c{i}" for i in range(len(layout.outputs))))
     shown = {stored: f.col(f"c{i}") for i, stored in reversed(list(enumerate(layout.outputs)))}

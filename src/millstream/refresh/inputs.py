@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import LakeObject, ObjectKind, SourceKind, StreamTable
 from millstream.engine.storage import DeltaStore, RangeKind, RangeSummary
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
+from millstream.lake.source_changes import place
 from millstream.naming import TableName
 from millstream.planner import Change, InputFacts
 from millstream.sources.delta import DeltaInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _CHANGES = {
     RangeKind.NOTHING: Change.NOTHING,
@@ -24,23 +29,38 @@ _CHANGES = {
 
 @dataclass(frozen=True)
 class BoundInput:
-    """An input, its columns in use, and the range of versions this refresh covers; `old` is None before the first."""
+    """An input, its columns in use, and the range of versions this refresh covers; `old` is None before the first.
+
+    `summary` is what happened in the range, where it is not empty and `classified` has looked.
+    """
 
     delta: DeltaInput
     columns: tuple[str, ...]
     old: int | None
     new: int
+    summary: RangeSummary | None = None
 
-    def facts(self, store: DeltaStore) -> tuple[InputFacts, RangeSummary | None]:
-        """What the planner needs to know, from the log alone."""
+    def classified(self, store: DeltaStore) -> BoundInput:
+        """The input with its summary, from the log alone: all that ask during the refresh share it."""
+        if self.old is None or self.old == self.new:
+            return self
+        return replace(self, summary=self.delta.classify(store, self.old, self.new, self.columns))
+
+    def facts(self, store: DeltaStore) -> InputFacts:
+        """What the planner needs to know of a classified input."""
         if self.old is None:
-            return InputFacts(self.delta.id, Change.MUTATED, 0, None), None
+            return InputFacts(self.delta.id, Change.MUTATED, 0, None)
         if self.old == self.new:
-            return InputFacts(self.delta.id, Change.NOTHING, 0, self._rows(store)), None
-        summary = self.delta.classify(store, self.old, self.new, self.columns)
-        change = _CHANGES.get(summary.kind, Change.IMPOSSIBLE)
+            return InputFacts(self.delta.id, Change.NOTHING, 0, self._rows(store))
+        assert self.summary is not None, "it was not classified"
+        change = _CHANGES.get(self.summary.kind, Change.IMPOSSIBLE)
         rows = self._rows(store) if change is not Change.IMPOSSIBLE else None
-        return InputFacts(self.delta.id, change, summary.changed_rows, rows, summary.reason), summary
+        return InputFacts(self.delta.id, change, self.summary.changed_rows, rows, self.summary.reason)
+
+    def changes(self, store: DeltaStore) -> DataFrame:
+        """Its changes in the range, as a Z-set."""
+        assert self.old is not None, "an input that was never read has no changes"
+        return self.delta.changes(store, self.old, self.new, self.columns, self.summary)
 
     def _rows(self, store: DeltaStore) -> int | None:
         return store.snapshot(self.delta.path, self.new).num_rows
@@ -62,7 +82,7 @@ def base_tables(catalog: Catalog, tables: tuple[StreamTable, ...]) -> dict[str, 
 
 def paths_of(tables: Mapping[str, LakeObject]) -> dict[str, str]:
     """Where refreshes read tables: where they lie, or where they are landed."""
-    return {name: str(t.details.get("landing") or t.location) for name, t in tables.items()}
+    return {name: place(t) for name, t in tables.items()}
 
 
 def _object(catalog: Catalog, name: str, table: StreamTable) -> LakeObject:
@@ -96,13 +116,14 @@ def bind_inputs(
             if new is None:
                 raise MillstreamError(Code.NOT_POPULATED, f"{name} has never been refreshed")
         else:
-            recorded = table.definition.body["sources"].get(name, {})
-            source, new = DeltaInput(name, paths[name], table_id=recorded.get("table_id")), versions[name]
+            recorded = table.definition.body.sources.get(name)
+            table_id = recorded.table_id if recorded is not None else None
+            source, new = DeltaInput(name, paths[name], table_id=table_id), versions[name]
         bound[name] = BoundInput(source, columns, table.frontier.get(name), new)
     return bound
 
 
 def _stream_input(name: str, upstream: StreamTable) -> DeltaInput:
     body = upstream.definition.body
-    stored = {n: s for (n, _), s in zip(upstream.definition.columns, body["outputs"], strict=True)}
-    return DeltaInput(name, upstream.public_stage.path, stored, body["hides_rows"])
+    stored = {n: s for (n, _), s in zip(upstream.definition.columns, body.outputs, strict=True)}
+    return DeltaInput(name, upstream.public_stage.path, stored, body.hides_rows)

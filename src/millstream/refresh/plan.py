@@ -9,11 +9,12 @@ from datetime import datetime
 from millstream.catalog import Catalog
 from millstream.catalog.models import Intent, Stage, StreamTable
 from millstream.diff.bag import BagStage
-from millstream.engine.storage import RangeKind, RangeSummary
+from millstream.engine.storage import RangeKind
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.planner import Choice, Facts, InputFacts, Measured, choose
+from millstream.reasons import Reason
 from millstream.refresh.execute import Times
 from millstream.refresh.inputs import BoundInput, bind_inputs
 from millstream.results import Action, InitiatedBy, RefreshMode, RefreshStatus
@@ -44,7 +45,6 @@ class Plan:
     request: Request
     inputs: Mapping[str, BoundInput]
     facts: Sequence[InputFacts]
-    summaries: Mapping[str, RangeSummary]
     choice: Choice
 
     @property
@@ -52,10 +52,14 @@ class Plan:
         """The version of each input the contents will reflect."""
         return {name: bound.new for name, bound in self.inputs.items()}
 
-    def details(self, worker: Worker) -> dict[str, object]:
-        """What the planner knew, for the history."""
-        rows = {n: worker.store.snapshot(b.delta.path, b.new).num_rows or 0 for n, b in self.inputs.items()}
-        return {"changed_rows": sum(f.changed_rows for f in self.facts), "source_rows": sum(rows.values())}
+    @property
+    def changed_rows(self) -> int:
+        """How many rows of all inputs have changed, as far as the planner knew."""
+        return sum(f.changed_rows for f in self.facts)
+
+    def source_rows(self, worker: Worker) -> int:
+        """How many rows all inputs have."""
+        return sum(worker.store.snapshot(b.delta.path, b.new).num_rows or 0 for b in self.inputs.values())
 
     @property
     def metadata(self) -> dict[str, object]:
@@ -72,8 +76,8 @@ class Plan:
 def planned(request: Request, catalog: Catalog, worker: Worker, settings: Settings) -> Plan:
     """Look at the inputs, and choose."""
     table, compiled = request.table, request.compiled
-    inputs = bind_inputs(catalog, table, compiled, request.base_versions, request.paths)
-    found = {name: bound.facts(worker.store) for name, bound in inputs.items()}
+    bound = bind_inputs(catalog, table, compiled, request.base_versions, request.paths)
+    inputs = {name: b.classified(worker.store) for name, b in bound.items()}
     mode = request.mode or table.refresh_mode
     facts = Facts(
         name=str(table.name),
@@ -82,24 +86,24 @@ def planned(request: Request, catalog: Catalog, worker: Worker, settings: Settin
         is_populated=table.is_populated,
         is_incremental=compiled.is_incremental,
         not_incremental="; ".join(compiled.reasons),
-        inputs=[facts for facts, _ in found.values()],
+        inputs=[b.facts(worker.store) for b in inputs.values()],
         is_monotone=_is_monotone(compiled),
         follows_time=compiled.follows_time,
         reinit_reason=_reinit_reason(table),
         max_change_ratio=settings.differential_max_change_ratio,
         history=_measured(table, catalog) if mode is RefreshMode.AUTO else (),
     )
-    summaries = {name: summary for name, (_, summary) in found.items() if summary is not None}
     choice = choose(facts)
     if choice.action in _INCREMENTAL and (reason := _moved_on(table, worker)):
         choice = choose(replace(facts, reinit_reason=reason))
-    return Plan(request, inputs, facts.inputs, summaries, choice)
+    return Plan(request, inputs, facts.inputs, choice)
 
 
 def first(request: Request, choice: Choice, catalog: Catalog, worker: Worker) -> Plan:
     """The load of stages that are empty."""
-    inputs = bind_inputs(catalog, request.table, request.compiled, request.base_versions, request.paths)
-    return Plan(request, inputs, [bound.facts(worker.store)[0] for bound in inputs.values()], {}, choice)
+    bound = bind_inputs(catalog, request.table, request.compiled, request.base_versions, request.paths)
+    inputs = {name: b.classified(worker.store) for name, b in bound.items()}
+    return Plan(request, inputs, [b.facts(worker.store) for b in inputs.values()], choice)
 
 
 def _moved_on(table: StreamTable, worker: Worker) -> str | None:
@@ -107,23 +111,17 @@ def _moved_on(table: StreamTable, worker: Worker) -> str | None:
     for stage in table.stages:
         known, now = stored_version(stage), worker.store.version(stage.path)
         if known != now and worker.store.classify(stage.path, known, now).kind is not RangeKind.NOTHING:
-            return f"STORED_CHANGED: the stored table is at version {now}, the catalog knows {known}"
+            return f"{Reason.STORED_CHANGED}: the stored table is at version {now}, the catalog knows {known}"
     return None
 
 
 def _measured(table: StreamTable, catalog: Catalog) -> list[Measured]:
     measured: list[Measured] = []
     for past in catalog.history(table.name, 30):
-        source_rows = past.details.get("source_rows")
-        if past.status is RefreshStatus.COMPLETED and past.duration_ms and isinstance(source_rows, int):
-            measured.append(
-                Measured(
-                    past.action in RECOMPUTING,
-                    int(past.details.get("changed_rows", 0)),
-                    source_rows,
-                    past.duration_ms,
-                )
-            )
+        known = past.details
+        if past.status is RefreshStatus.COMPLETED and past.duration_ms and known is not None:
+            is_recomputed = past.action in RECOMPUTING
+            measured.append(Measured(is_recomputed, known.changed_rows, known.source_rows, past.duration_ms))
     return measured
 
 
@@ -131,16 +129,14 @@ def resumed(request: Request, intent: Intent, catalog: Catalog, worker: Worker) 
     """What a refresh that was cut short was about to do."""
     table = request.table
     versions = {n: v for n, v in intent.new_frontier.items() if n in request.paths}
-    inputs = bind_inputs(catalog, table, request.compiled, {**request.base_versions, **versions}, request.paths)
-    inputs = {
-        n: replace(b, old=intent.old_frontier.get(n), new=intent.new_frontier.get(n, b.new)) for n, b in inputs.items()
-    }
-    found = {n: b.facts(worker.store) for n, b in inputs.items()}
-    summaries = {n: s for n, (_, s) in found.items() if s is not None}
-    facts = [f for f, _ in found.values()]
+    bound = bind_inputs(catalog, table, request.compiled, {**request.base_versions, **versions}, request.paths)
+    old, new = intent.old_frontier, intent.new_frontier
+    bound = {n: replace(b, old=old.get(n), new=new.get(n, b.new)) for n, b in bound.items()}
+    inputs = {n: b.classified(worker.store) for n, b in bound.items()}
+    facts = [b.facts(worker.store) for b in inputs.values()]
     again = replace(request, base_frontier=intent.base_frontier, data_timestamp=intent.data_timestamp)
-    reason = "RESUMED: an interrupted refresh was completed"
-    return Plan(again, inputs, facts, summaries, Choice(intent.action, reason))
+    reason = f"{Reason.RESUMED}: an interrupted refresh was completed"
+    return Plan(again, inputs, facts, Choice(intent.action, reason))
 
 
 def stored_version(stage: Stage) -> int:
@@ -160,4 +156,4 @@ def _is_monotone(compiled: Compiled) -> bool:
 
 
 def _reinit_reason(table: StreamTable) -> str | None:
-    return (table.reinit_reason or "REINIT: marked for reinitialisation") if table.needs_reinit else None
+    return (table.reinit_reason or f"{Reason.REINIT}: marked for reinitialisation") if table.needs_reinit else None

@@ -10,27 +10,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Protocol
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import (
     Intent,
-    LakeObject,
     Load,
     NoData,
     RefreshOutcome,
     RefreshStart,
     StreamTable,
 )
+from millstream.catalog.refresh_details import RefreshDetails
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.engine.storage import Txn
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
-from millstream.lake import Compiled
+from millstream.lake.recorded_definitions import RecordedDefinitions
 from millstream.planner import Choice
+from millstream.reasons import Reason
 from millstream.refresh.computation import BY_TEXT, Computation, Done, txn_of
 from millstream.refresh.execute import Cost, Progress
 from millstream.refresh.fixpoint import endless, has_no_end
@@ -55,26 +55,6 @@ class OutdatedError(Exception):
         self.reason = reason
 
 
-class Definitions(Protocol):
-    """What a refresh asks about a table's query."""
-
-    def compiled(self, table: StreamTable) -> Compiled:
-        """The compiled query."""
-
-    def outdated(
-        self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
-    ) -> str | None:
-        """What among the things a table reads is no longer what its query was compiled for."""
-
-    def watch(
-        self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
-    ) -> None:
-        """Have the sources record their changes."""
-
-    def land(self, item: LakeObject) -> None:
-        """Copy a table that records no changes into the lake."""
-
-
 class Runner:
     """Runs refreshes on the calling thread's worker; the caller holds the table's lock."""
 
@@ -83,7 +63,7 @@ class Runner:
         catalog: Catalog,
         worker: Worker,
         settings: Settings,
-        definitions: Definitions,
+        definitions: RecordedDefinitions,
         clock: Callable[[], datetime],
         progress: Progress,
     ) -> None:
@@ -121,7 +101,7 @@ class Runner:
     # A new definition
 
     def load(self, request: Request, choice: Choice) -> tuple[Load, RefreshResult]:
-        """Fill the stages of a definition that has not taken effect; of a failure nothing is recorded.
+        """Fill the stages of a definition that has not taken effect; a failure is not recorded.
 
         Raises:
             MillstreamError: REFRESH_FAILED, LAKE_UNWRITABLE, RECURSION_LIMIT, ...
@@ -199,19 +179,20 @@ class Runner:
             reason=choice.reason,
             reinit_reason=done.reinit_reason,
             duration_ms=_since(started),
-            details=plan.details(self._worker)
-            | {
-                "rows_read": cost.rows_read,
-                "jobs": jobs,
-                "ms": {k: round(v, 1) for k, v in cost.milliseconds.items()},
-            },
+            details=RefreshDetails(
+                changed_rows=plan.changed_rows,
+                source_rows=plan.source_rows(self._worker),
+                rows_read=cost.rows_read,
+                jobs=jobs,
+                milliseconds={k: round(v, 1) for k, v in cost.milliseconds.items()},
+            ),
         )
 
     # Recovery
 
     def _undo(self, table: StreamTable, intent: Intent) -> dict[str, int] | None:
-        """Take the hidden stages of a refresh that failed on the data back to what they were, so that the next one can
-        start from there with other data; None if that is not possible.
+        """Restore the hidden stages after a refresh that failed on the data, so that the next one can start from there
+        with other data; None if that is not possible.
         """
         if self._computation.committed_version(table.public_stage, intent) is not None:
             return None
@@ -227,7 +208,7 @@ class Runner:
         return versions
 
     def recover(self, request: Request) -> StreamTable:
-        """End a refresh that was cut short; gives the table as it is afterwards."""
+        """Complete, resume or abandon an interrupted refresh; gives the table as it is afterwards."""
         table = request.table
         intent = self._catalog.open_intent(table.id) if table.open_refresh_id is not None else None
         if intent is None:
@@ -246,7 +227,7 @@ class Runner:
                     rows_inserted=inserted,
                     rows_updated=updated,
                     rows_deleted=deleted,
-                    reason="RECOVERED: the commit was made, the catalog was not told",
+                    reason=f"{Reason.RECOVERED}: the commit was made, but the catalog was not updated",
                     reinit_reason=_text(made[1].get(BY_TEXT)) if made is not None else None,
                 ),
             )
@@ -356,7 +337,7 @@ def _as_error(cause: Exception, table: StreamTable, settings: Settings) -> Mills
         return MillstreamError(
             Code.LAKE_UNWRITABLE,
             f"the refresh of {table.name} could not write: {cause.strerror or cause}",
-            hint=f"free disk space or mend the permissions, then refresh again; {kept}",
+            hint=f"free disk space or correct the permissions, then refresh again; {kept}",
         )
     return MillstreamError(
         Code.REFRESH_FAILED,

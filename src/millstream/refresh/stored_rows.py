@@ -1,7 +1,7 @@
-"""Finding the stored rows that a refresh replaces or takes away.
+"""Looks up the stored rows that a refresh replaces or removes.
 
-A few columns usually tell them: they are looked up on the driver, and only where that takes too long does Spark scan
-the stored table.
+A few columns usually identify them: they are looked up on the driver, and only where that takes too long does Spark
+scan the stored table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from millstream import naming
 from millstream.diff.plan import Kind, Layout
-from millstream.engine.storage import DeltaStore, Finder, Rows, telling
+from millstream.engine.storage import DeltaStore, Lookup, Rows, selective_columns
 from millstream.naming import quote
 
 if TYPE_CHECKING:
@@ -41,19 +41,19 @@ class StoredRows:
 
     @property
     def num_rows(self) -> int | None:
-        """As far as the log tells."""
+        """As far as the log says."""
         return self.store.snapshot(self.path, self.version).num_rows
 
     def all(self) -> DataFrame:
         """All rows with their places."""
         return self.store.read_located(self.path, self.version, [c.name for c in self.layout.columns])
 
-    def find(self, wanted: pa.Table) -> pa.Table | None:
+    def look_up(self, wanted: pa.Table) -> pa.Table | None:
         """The places of the rows that may agree with a wanted one, or None if Spark has to find them."""
-        finder = Finder(self.store, self.path, self.version)
+        lookup = Lookup(self.store, self.path, self.version)
         if self.layout.kind is not Kind.BAG:
-            return finder.by_key(wanted, self.layout.key)
-        return finder.by_any(wanted, [c.name for c in self.layout.columns])
+            return lookup.by_key(wanted, self.layout.key)
+        return lookup.by_any(wanted, [c.name for c in self.layout.columns])
 
     def at(self, places: pa.Table) -> DataFrame | None:
         """The rows at some places, or None if Spark has to find them."""
@@ -64,7 +64,7 @@ class StoredRows:
         columns = list(self.layout.key)
         if isinstance(wanted, pa.Table):
             if self.layout.kind is Kind.BAG and not columns:
-                columns = telling(wanted, [c.name for c in self.layout.columns])[:1]
+                columns = selective_columns(wanted, [c.name for c in self.layout.columns])[:1]
             wanted = f.broadcast(worker.frame(wanted.select(columns))) if columns else wanted
         if not columns:
             return self.all()

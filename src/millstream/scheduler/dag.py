@@ -41,10 +41,6 @@ class Dag:
         edges = sorted((source, name) for name, names in read.items() for source in names)
         return cls(_ordered(read), tuple(edges), frozenset(read))
 
-    def with_table(self, name: str, sources: Iterable[str]) -> Dag:
-        """The graph after a stream table was created, or altered to read other tables; raises `CYCLE` as `build`."""
-        return Dag.build({t: self.sources(t) for t in self.stream_tables} | {name: tuple(sources)})
-
     def sources(self, name: str) -> tuple[str, ...]:
         """What a table reads directly."""
         return tuple(source for source, reader in self.edges if reader == name)
@@ -150,7 +146,7 @@ def _ordered(read: Mapping[str, list[str]]) -> tuple[str, ...]:
 
 
 def _cycle(path: list[str]) -> MillstreamError:
-    """The error for a cycle, told from its first name by the alphabet so that the text does not vary."""
+    """The error for a cycle; its path starts at the alphabetically first name, so that the text does not vary."""
     names = path[:-1]
     first = names.index(min(names))
     around = names[first:] + names[: first + 1]

@@ -1,7 +1,7 @@
 """Reading tables of attached databases by `ms.sql` and `ms.table`, beside any stream table.
 
-A mirror that has all columns of its table is read itself, as of the last refresh. Any other table, and every view, is
-read from the database, as it is now.
+A mirror that has all columns of its table is read as of the last refresh. Any other table, and every view, is read
+from the database as it is now.
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING
 
 from millstream.catalog.attached import AttachedDatabase
 from millstream.catalog.models import ObjectKind
+from millstream.engine.analyzer import explained
 from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Lake
-from millstream.lake.attached import spark_columns
-from millstream.naming import RESERVED_PREFIX, TableName, quote
-from millstream.service.notices import NoticeWarning, tell
+from millstream.lake.attached_names import spark_columns
+from millstream.naming import RESERVED_PREFIX, TableName, in_double_quotes, quote, split_name
+from millstream.notices import NoticeWarning, warn
+from millstream.postgres.address import Address
 from millstream.sources.landing import land
+from millstream.sources.postgres.load.exported_snapshot import ExportedSnapshot
+from millstream.sources.postgres.load.initial_load import read_small, spark_frame
+from millstream.sources.postgres.load.spark_reader import coded_error
+from millstream.sources.postgres.values.types import mirror_columns, mirror_schema
 from millstream.sql.sources import Source
 from millstream.sql.statements import Other
-from millstream.sql.text import TableReference, exchange_tables_read
+from millstream.sql.text.table_exchange import TableReference, exchange_tables_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +61,25 @@ def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession, trus
     return exchange_tables_read(statement.text, replacement)
 
 
+def table_frame(lake: Lake, spark: SparkSession, name: str, trusted: Sequence[str]) -> DataFrame:
+    """A stream table, table or view as a DataFrame, also one of an attached database.
+
+    Args:
+        trusted: the setting `trusted_owners`.
+
+    Raises:
+        MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
+    """
+    lake.sync()
+    try:
+        parts = split_name(name)
+        if lake.attached.database(parts) is not None:
+            return spark.table(readable(lake, spark, parts, trusted, in_double_quotes(name)))
+        return spark.table(lake.spark_name(TableName.parse(name)))
+    except SPARK_ERRORS as e:
+        raise explained(e, name) from e
+
+
 def readable(
     lake: Lake, spark: SparkSession, parts: Sequence[str], trusted: Sequence[str], exact: Sequence[bool] = ()
 ) -> str:
@@ -62,7 +87,7 @@ def readable(
 
     Args:
         trusted: the setting `trusted_owners`.
-        exact: which parts must be just so in the database; the others may be in another case of letters.
+        exact: which parts must match the database's spelling; the others may differ in case.
 
     Raises:
         MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
@@ -95,20 +120,16 @@ def _read_now(
     lake: Lake, spark: SparkSession, database: AttachedDatabase, name: TableName, trusted: Sequence[str]
 ) -> DataFrame:
     """A table's or view's rows as one snapshot of the database has them; many of them are copied into the lake."""
-    from millstream.sources.postgres.address import Address
-    from millstream.sources.postgres.bootstrap import Snapshot, coded_error, read_small, spark_frame
-    from millstream.sources.postgres.types import mirror_columns, mirror_schema
-
     relation = lake.attached.relation(name.parts, exact=True)
     ranges = lake.attached.ranges(name)
     _, unreadable = spark_columns(relation, ranges)
     for column, why in unreadable:
-        tell(f"{name} is read without its column {column}: {why}", NoticeWarning)
+        warn(f"{name} is read without its column {column}: {why}", NoticeWarning)
     left_out = {column for column, _ in unreadable}
     columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in left_out], ranges)
     directory = lake.root / "copies" / hashlib.sha256(str(name).encode()).hexdigest()[:16]
     # It is locked when it is read: LOCK TABLE wants more than the right to read some columns.
-    with Snapshot(Address(database.address), trusted=trusted) as snapshot:
+    with ExportedSnapshot(Address(database.address), trusted=trusted) as snapshot:
         rows = read_small(snapshot, relation, columns)
         if rows is not None:
             return spark.createDataFrame(rows, schema=mirror_schema(columns))

@@ -1,41 +1,52 @@
-"""Attaching PostgreSQL databases, and taking them away again; none of it needs Spark.
-
-psycopg is an optional dependency: whatever reaches a database is imported when it is needed.
-"""
+"""Attaches PostgreSQL databases, detaches them, and lists what is captured of them; none of it needs Spark."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from millstream.capture.change_readers import captured_tables
+from millstream.capture.mode_switch import wanted_as
 from millstream.catalog import Catalog
-from millstream.catalog.attached import BEHIND, RESYNC, AttachedDatabase, Capture, Position
+from millstream.catalog.attached import AttachedDatabase, Capture
+from millstream.catalog.capture_state import DatabaseState, Position
 from millstream.catalog.models import ObjectKind, StreamTable
-from millstream.catalog.numeric_ranges import NUMERIC, NumericRanges
+from millstream.catalog.numeric_ranges import NumericRanges
 from millstream.errors import Code, MillstreamError
+from millstream.lake.locks import Locks
+from millstream.monitoring.capture_freshness import Waiting, age, state_of
 from millstream.naming import DEFAULT_SCHEMA, RESERVED_PREFIX, TableName
-from millstream.refresh.locks import Locks
+from millstream.notices import LeftoverWarning, NoticeWarning, warn
+from millstream.postgres.address import Address
+from millstream.postgres.connection import Connection, connect, unreachable
+from millstream.postgres.driver import psycopg
+from millstream.postgres.identity import Identity, identify
+from millstream.postgres.pool import ConnectionPool
 from millstream.results import SourceStatus
-from millstream.service.freshness import Waiting, age, position_of, state_of
-from millstream.service.notices import LeftoverWarning, NoticeWarning, tell
 from millstream.settings import Settings
-
-if TYPE_CHECKING:
-    from millstream.sources.postgres.connection import Connection, Identity
-    from millstream.sources.postgres.installed import BufferSettings
-    from millstream.sources.postgres.slot import Slot
+from millstream.sinks.postgres.uninstall import bookkeeping_removal
+from millstream.sources.postgres.server.lock_retries import with_locks
+from millstream.sources.postgres.server.privileges import missing_grants
+from millstream.sources.postgres.server.relations import find_named
+from millstream.sources.postgres.server.snapshot_transaction import database_state
+from millstream.sources.postgres.triggers.trigger_catalog import BufferSettings
+from millstream.sources.postgres.uninstall import (
+    buffered_rows,
+    current_role,
+    refuse_foreign_schema,
+    removal_script,
+    remove_everything,
+)
+from millstream.sources.postgres.values.types import has_range, takes_range
+from millstream.sources.postgres.wal.eligibility import ineligible_error
+from millstream.sources.postgres.wal.mode_switch import check_readiness
+from millstream.sources.postgres.wal.slot import Slot, slot_of
 
 CDC = ("auto", "trigger", "wal")
-BUFFER_SCHEMA = "buffer_schema"
-"""The detail of an attached database that says where its buffers lie, whatever the setting has become."""
-ROLE = "role"
-"""The detail of an attached database that says which role captures and serves: whose all is that millstream made."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 # What the first part of a name may be in Spark: its catalogs, its own schemas, and the formats of files.
@@ -47,8 +58,15 @@ class Attaching:
     """The attached databases of a lake."""
 
     def __init__(
-        self, catalog: Catalog, locks: Locks, settings: Settings, root: Path, clock: Callable[[], datetime]
+        self,
+        catalog: Catalog,
+        locks: Locks,
+        connections: ConnectionPool,
+        settings: Settings,
+        root: Path,
+        clock: Callable[[], datetime],
     ) -> None:
+        self._connections = connections
         self._catalog = catalog
         self._locks = locks
         self._settings = settings
@@ -60,7 +78,7 @@ class Attaching:
     def attach(self, name: str, url: str, cdc: str, numeric: Mapping[str, str]) -> AttachedDatabase:
         """Check everything capture needs of a database, all at once, and record it.
 
-        One that is attached under that name already is from now on reached and captured that way.
+        A database that is already attached under the name gets the new address and way of capture.
 
         Raises:
             MillstreamError: NAME_INVALID, NAME_TAKEN, SETTING_INVALID, ADDRESS_INVALID, SECRET_IN_ADDRESS,
@@ -71,9 +89,6 @@ class Attaching:
         self._check_name(name)
         if cdc not in CDC:
             raise MillstreamError(Code.SETTING_INVALID, f"cdc = {cdc!r}", hint=f"it must be one of {', '.join(CDC)}")
-        with _driver():
-            from millstream.sources.postgres.address import Address
-            from millstream.sources.postgres.connection import connect
         address = Address.parse(url)
         with self._locks.acquire([lock_key(name)]):
             known = self._catalog.find_database(name)
@@ -87,27 +102,28 @@ class Attaching:
                 else:
                     item = self._changed(connection, known, item)
                 _check_ranges(connection, NumericRanges({}).changed(numeric))
-            item = replace(item, details={**item.details, NUMERIC: ranges.dump()})
+            item = replace(item, state=replace(item.state, numeric=ranges.dump()))
             self._catalog.put_database(item, captures=self._of_other_ranges(name, ranges))
+        if known is not None and known.address != item.address:
+            self._connections.disconnect(name)
         return item
 
     def _of_other_ranges(self, name: str, ranges: NumericRanges) -> list[Capture]:
         """The captures whose mirrors have other types now, marked so that the next tick looks at them."""
-        from millstream.sources.postgres.types import has_range
-
         found: list[Capture] = []
         for capture in self._catalog.captures(name):
             declared = ranges.of_table(capture.schema, capture.table)
             if not all(has_range(pg_type, spark_type, declared.get(c)) for c, pg_type, spark_type in capture.columns):
-                kept = {k: v for k, v in capture.details.items() if k != BEHIND}  # what it was left for may be over
-                found.append(replace(capture, details={**kept, RESYNC: "the range of a numeric is another"}))
+                # No longer quarantined: the range may have been the reason.
+                state = replace(capture.state, quarantine=None, resync="the range of a numeric is another")
+                found.append(replace(capture, state=state))
         return found
 
     def _check_name(self, name: str) -> None:
         if not _NAME.fullmatch(name) or name.startswith(RESERVED_PREFIX):
             raise MillstreamError(
                 Code.NAME_INVALID,
-                f"{name!r} is no name for a database",
+                f"{name!r} cannot be the name of a database",
                 hint="use one of letters, digits and underscores, such as shop",
             )
         if name in _RESERVED:
@@ -125,10 +141,6 @@ class Attaching:
     def _checked(
         self, connection: Connection, name: str, address: str, cdc: str, known: AttachedDatabase | None
     ) -> AttachedDatabase:
-        from millstream.sources.postgres.connection import identify
-        from millstream.sources.postgres.installed import BufferSettings
-        from millstream.sources.postgres.own_objects import current_role, refuse_foreign_schema
-        from millstream.sources.postgres.privileges import missing_grants
 
         if known is not None:
             _refuse_another(known, identify(connection))
@@ -138,14 +150,14 @@ class Attaching:
         if missing.required:
             raise MillstreamError(
                 Code.PRIVILEGE_MISSING,
-                f"the role of {address} lacks what capture needs",
+                f"the role of {address} lacks rights that capture needs",
                 hint="have an administrator of the database run:\n  " + "\n  ".join(missing.required),
             )
         identity = identify(connection)
         if cdc == "wal":
             _require_logical(connection)
         if missing.by_schema:
-            tell(
+            warn(
                 f"no table of these schemas of {name} can be read; if one should be, run in the database:\n  "
                 + "\n  ".join(missing.by_schema),
                 NoticeWarning,
@@ -158,34 +170,28 @@ class Attaching:
             timeline=identity.timeline,
             database=identity.database,
             database_oid=identity.oid,
-            details={BUFFER_SCHEMA: schema, ROLE: current_role(connection)},
+            state=DatabaseState(buffer_schema=schema, role=current_role(connection)),
         )
 
     def _changed(self, connection: Connection, known: AttachedDatabase, item: AttachedDatabase) -> AttachedDatabase:
-        """A database that is attached already, as it is wanted now; the ticks to come see to the rest."""
-        from millstream.refresh.capture.record import is_kept, is_whole
-        from millstream.refresh.capture.switch import wanted_as
-        from millstream.refresh.capture.ways import captured_tables
-        from millstream.sources.postgres.fitness import refuse
-        from millstream.sources.postgres.transition import survey
-
-        role = known.details.get(ROLE, item.details[ROLE])
-        if role != item.details[ROLE]:
+        """The record of a database that is attached again; later ticks do the rest."""
+        role = known.state.role or item.state.role
+        if role != item.state.role:
             raise MillstreamError(
                 Code.NAME_TAKEN,
                 f"{known.name} is attached as the role {role}, who owns what millstream made there",
                 hint=f"use an address of that role, or DETACH {known.name} first",
             )
         if item.cdc == "wal":
-            captures = [c for c in self._catalog.captures(known.name) if is_kept(c) and not is_whole(c)]
-            found = survey(connection, self.slot(known), captured_tables(connection, captures))
+            captures = [c for c in self._catalog.captures(known.name) if c.is_kept and not c.is_whole]
+            found = check_readiness(connection, self.slot(known), captured_tables(connection, captures))
             if found.obstacles:
-                raise refuse(found.obstacles)
+                raise ineligible_error(found.obstacles)
         return replace(wanted_as(known, item.cdc), address=item.address)
 
     def _refuse_second(self, item: AttachedDatabase) -> None:
         for other in self._catalog.databases():
-            if (other.system, other.database) == (item.system, item.database):
+            if Identity.recorded(other).has_place_of(Identity.recorded(item)):
                 raise MillstreamError(
                     Code.NAME_TAKEN,
                     f"the database {item.database} is attached already, as {other.name}",
@@ -227,10 +233,10 @@ class Attaching:
     def detach(self, name: str, *, forget: bool = False) -> None:
         """Remove everything millstream made in a database that nothing needs any more, its mirrors, and its record.
 
-        What is not its role's to remove, such as a publication that the tables' owner made, is told by a warning.
+        A warning lists what the role may not remove, such as a publication that the tables' owner made.
 
         Args:
-            forget: leave the database as it is; `script` is for its owner to run.
+            forget: leave the database as it is; its owner can run the statements of `script`.
 
         Raises:
             MillstreamError: NOT_ATTACHED, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
@@ -246,20 +252,12 @@ class Attaching:
                 self._catalog.drop_lake_object(ObjectKind.TABLE, TableName.parse(capture.name))
                 self._catalog.drop_capture(capture.id)
             self._catalog.drop_database(database.name)
+        self._connections.disconnect(database.name)
         if left:
-            told = f"{database.name} is detached, but not all that was made for it is its role's to remove"
-            tell("\n  ".join([f"{told}; run in {database.database}:", *left]), LeftoverWarning)
+            said = f"{database.name} is detached, but its role may not remove everything that was made for it"
+            warn("\n  ".join([f"{said}; run in {database.database}:", *left]), LeftoverWarning)
 
     def _uninstall(self, database: AttachedDatabase) -> list[str]:
-        with _driver():
-            from psycopg import Error
-            from psycopg.errors import InsufficientPrivilege
-
-            from millstream.sinks.postgres.removal import bookkeeping_removal
-            from millstream.sources.postgres.address import Address
-            from millstream.sources.postgres.buffers import with_locks
-            from millstream.sources.postgres.connection import connect, unreachable
-            from millstream.sources.postgres.own_objects import remove_everything
         address, buffers = Address(database.address), self.buffers(database)
         forget = bookkeeping_removal(self._catalog.lake_id())
         try:
@@ -267,15 +265,16 @@ class Attaching:
                 left = remove_everything(connection, buffers, self.slot(database))
                 failed = "the bookkeeping of served tables cannot be removed"
                 with_locks(connection, buffers, failed, lambda: connection.execute(forget))
-        except (MillstreamError, Error) as e:
+        except (MillstreamError, psycopg.Error) as e:
             error = e if isinstance(e, MillstreamError) else unreachable(address, e)
-            if isinstance(e, InsufficientPrivilege):
+            if isinstance(e, psycopg.errors.InsufficientPrivilege):
                 error = MillstreamError(Code.PRIVILEGE_MISSING, f"{address}: {str(e).splitlines()[0]}")
             raise MillstreamError(
                 error.code,
                 error.message,
                 hint=f"`millstream detach {database.name} --script` prints the SQL that removes what millstream made "
-                f"there; once that has run, or the database is no more, `millstream detach {database.name} --forget`",
+                "there; once that has run, or if the database no longer exists, run "
+                f"`millstream detach {database.name} --forget`",
             ) from None
         return left
 
@@ -286,23 +285,16 @@ class Attaching:
             MillstreamError: NOT_ATTACHED.
         """
         database = self.get(name)
-        with _driver():
-            from millstream.sinks.postgres.removal import bookkeeping_removal
-            from millstream.sources.postgres.own_objects import removal_script
-        role = database.details.get(ROLE)  # None if attached before it was recorded: then only that role may run it
+        role = database.state.role  # None if attached before it was recorded: then only that role may run it
         bookkeeping = bookkeeping_removal(self._catalog.lake_id(), role)
         return f"{removal_script(self.buffers(database), self.slot(database), role)}{bookkeeping.as_string()};\n"
 
     def buffers(self, database: AttachedDatabase) -> BufferSettings:
         """How the buffers of a database are kept."""
-        from millstream.sources.postgres.installed import BufferSettings
-
-        return BufferSettings(schema=str(database.details[BUFFER_SCHEMA]), lake=self._catalog.lake_id())
+        return BufferSettings(schema=database.state.buffer_schema, lake=self._catalog.lake_id())
 
     def slot(self, database: AttachedDatabase) -> Slot:
         """The replication slot of a database, whether there is one or not."""
-        from millstream.sources.postgres.slot import slot_of
-
         return slot_of(self._catalog.lake_id(), database.name)
 
     # Looking
@@ -327,7 +319,7 @@ class Attaching:
                         mode=str(database.mode),
                         table=name,
                         columns=tuple(column for column, _, _ in capture.columns) if capture is not None else (),
-                        position=_shown(position_of(database, capture)) if capture is not None else None,
+                        position=_shown(database.mirror_position(capture)) if capture is not None else None,
                         staleness=age(database, capture, waiting, self._clock()) if capture is not None else None,
                         buffered_rows=waiting.rows.get(capture.oid) if capture is not None else None,
                         readers=tuple(readers),
@@ -340,22 +332,14 @@ class Attaching:
         return found
 
     def _waiting(self, database: AttachedDatabase, captures: Sequence[Capture]) -> Waiting:
-        """What waits in the database; nothing is known of it where it cannot be reached."""
-        with _driver():
-            from psycopg import OperationalError
-
-            from millstream.refresh.capture.tick_state import identity_of
-            from millstream.sources.postgres.address import Address
-            from millstream.sources.postgres.connection import connect
-            from millstream.sources.postgres.own_objects import buffered_rows
-            from millstream.sources.postgres.poll import where
+        """What waits in the database; nothing is known if it cannot be reached."""
         try:
-            with connect(Address(database.address)) as connection:
+            with self._connections.visiting(database) as connection:
                 rows = buffered_rows(connection, self.buffers(database), [c.oid for c in captures])
-                here = where(connection)
-        except (MillstreamError, OperationalError):
+                here = database_state(connection)
+        except (MillstreamError, psycopg.OperationalError):
             return Waiting()
-        return Waiting(rows, here.snapshot if here.identity == identity_of(database) else None)
+        return Waiting(rows, here.snapshot if here.identity == Identity.recorded(database) else None)
 
 
 def _declared(database: AttachedDatabase, capture: Capture | None) -> tuple[str, ...]:
@@ -366,17 +350,14 @@ def _declared(database: AttachedDatabase, capture: Capture | None) -> tuple[str,
 
 
 def _check_ranges(connection: Connection, ranges: NumericRanges) -> None:
-    """See that each column is there, and one whose own type has no range."""
-    from millstream.sources.postgres.relations import find_named
-    from millstream.sources.postgres.types import takes_range
-
+    """Check that each column exists, and that its own type has no range."""
     for name in ranges.types:
         relation = find_named(connection, name.schema, name.table)
         if relation is None:
             raise MillstreamError(
                 Code.UNKNOWN_TABLE,
-                f"the database has no table or view {name.schema}.{name.table} that you may see",
-                hint="names are those of PostgreSQL: in double quotes if they have capitals",
+                f"the database has no table or view {name.schema}.{name.table} that the role may see",
+                hint="write names as PostgreSQL does: in double quotes if they have capitals",
             )
         column = next((c for c in relation.columns if c.name == name.column), None)
         if column is None:
@@ -398,7 +379,7 @@ def lock_key(name: str) -> str:
 
 
 def _refuse_another(known: AttachedDatabase, found: Identity) -> None:
-    if (known.system, known.database, known.database_oid) != (found.system, found.database, found.oid):
+    if not found.is_same_database(Identity.recorded(known)):
         raise MillstreamError(
             Code.NAME_TAKEN,
             f"another database is attached as {known.name}",
@@ -421,19 +402,6 @@ def _require_logical(connection: Connection) -> None:
     if row is not None and row[0] != "logical":
         raise MillstreamError(
             Code.DATABASE_UNFIT,
-            f"the server's wal_level is {row[0]}, so that its WAL has no rows to read",
+            f"the server's wal_level is {row[0]}, so its WAL holds no rows to read",
             hint="ALTER SYSTEM SET wal_level = logical and restart the server, or attach with cdc 'trigger'",
         )
-
-
-@contextmanager
-def _driver() -> Iterator[None]:
-    """Around imports that need psycopg."""
-    try:
-        yield
-    except ImportError as e:
-        raise MillstreamError(
-            Code.DEPENDENCY_MISSING,
-            "attaching a PostgreSQL database needs psycopg",
-            hint="pip install 'millstream[postgres]'",
-        ) from e

@@ -1,11 +1,7 @@
-"""`connect` and `Millstream`: the public calls, each a few lines over the parts that do the work."""
+"""`Millstream`: the public calls, each a line or two over the parts that do the work."""
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,19 +9,12 @@ from typing import TYPE_CHECKING, Self
 
 from millstream.catalog import Catalog
 from millstream.catalog.facade import utc_now
-from millstream.catalog.models import SourceKind, StreamTable
-from millstream.engine.analyzer import explained
-from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.errors import Code, MillstreamError
-from millstream.naming import TableName, in_double_quotes, split_name
-from millstream.refresh.coordinator import Witness
-from millstream.refresh.full_text import run_text
-from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
-from millstream.refresh.locks import locks_for
-from millstream.refresh.runner import OutdatedError
-from millstream.refresh.verify import compare, contents_of
+from millstream.lake.locks import locks_for
+from millstream.monitoring.cdc_health import captures_of, slots_of
+from millstream.naming import TableName
+from millstream.postgres.pool import ConnectionPool
 from millstream.results import (
-    Action,
     CdcHealth,
     Explanation,
     InitiatedBy,
@@ -35,23 +24,22 @@ from millstream.results import (
     RefreshStats,
     SlotHealth,
     SourceStatus,
-    Status,
     StreamTableStatus,
     VerifyResult,
 )
 from millstream.scheduler.dag import Dag
-from millstream.scheduler.schedule import CALCULATED, Schedule
-from millstream.service.attached_reads import readable
+from millstream.service.argument_values import parse_mode
+from millstream.service.attached_reads import table_frame
 from millstream.service.attaching import Attaching
-from millstream.service.cdc_health import captures_of, slots_of
-from millstream.service.engine import Engine
+from millstream.service.due_times import next_due, stale_after
 from millstream.service.explain import explanation
-from millstream.service.notices import NoticeWarning, tell
-from millstream.service.replacing import TRIES, Change, dag_of, kept_changing
-from millstream.service.schedules import checked_schedule, schedule_of
-from millstream.service.serving import ServeOptions
+from millstream.service.refreshing import Refreshing
+from millstream.service.replacing import dag_of
+from millstream.service.runtime import Runtime, RuntimeStarter
 from millstream.service.statements import Statements
-from millstream.service.words import parse_mode, parse_oracle, parse_status
+from millstream.service.stream_tables import StreamTables
+from millstream.service.verifying import Verifying
+from millstream.serving.declarations import ServeOptions
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -59,98 +47,51 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-_log = logging.getLogger(__name__)
-
-DEFAULT_LAKE = "./lake"
-LAKE_VARIABLE = "MILLSTREAM_LAKE"
-CONFIG_FILE = "millstream.toml"
-Progress = Callable[[str], None]
-
-
-def connect(
-    lake: str | Path | None = None,
-    *,
-    config: str | Path | None = None,
-    spark: SparkSession | None = None,
-    progress: Progress | None = None,
-) -> Millstream:
-    """Open a lake; the directory is made if it is not there. Spark is started by the first call that needs it.
-
-    Args:
-        lake: the lake's directory; by default what the environment variable MILLSTREAM_LAKE says, else `./lake`.
-        config: a `millstream.toml`; by default the one in the lake's directory, if any.
-        spark: an existing session to work in; by default one is started for the lake.
-        progress: called with a few words when a longer piece of work begins.
-
-    Raises:
-        MillstreamError: LAKE_UNWRITABLE, SETTING_INVALID, CATALOG_UNAVAILABLE.
-    """
-    root = Path(lake if lake is not None else os.environ.get(LAKE_VARIABLE) or DEFAULT_LAKE).resolve()
-    found = Path(config) if config is not None else root / CONFIG_FILE
-    settings = Settings.load(found) if config is not None or found.exists() else Settings()
-
-    def logged(phase: str) -> None:
-        _log.info("%s", phase)
-        if progress is not None:
-            progress(phase)
-
-    return Millstream(root, settings, spark, logged)
-
 
 class Millstream:
     """A lake and its stream tables. Close it, or use it in a `with` block."""
 
-    def __init__(self, root: Path, settings: Settings, spark: SparkSession | None, progress: Progress) -> None:
+    def __init__(
+        self, root: Path, settings: Settings, spark: SparkSession | None, progress: Callable[[str], None]
+    ) -> None:
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as e:
             raise MillstreamError(
                 Code.LAKE_UNWRITABLE, f"{root} cannot be made: {e.strerror}", hint="choose a directory you may write to"
             ) from e
-        self._root = root
         self._settings = settings
-        self._progress = progress
         self._clock: Callable[[], datetime] = utc_now
-        self._catalog = Catalog.open(settings.catalog_url or root)
-        self._locks = locks_for(self._catalog, root)
-        self._attaching = Attaching(self._catalog, self._locks, settings, root, lambda: self._clock())
-        self._started: Engine | None = None
-        self._is_closed = False
-        self._starting = threading.RLock()
+        self._catalog = catalog = Catalog.open(settings.catalog_url or root, root=root)
+        self._locks = locks = locks_for(catalog, root)
+        self._connections = pool = ConnectionPool()
+        self._starter = starter = RuntimeStarter(root, settings, catalog, locks, pool, lambda: self._clock(), progress)
+        self._attaching = Attaching(catalog, locks, pool, settings, root, lambda: self._clock())
+        self._refreshing = Refreshing(catalog, starter.get, progress)
+        self._stream_tables = StreamTables(catalog, locks, settings, starter.get, self._refreshing)
+        self._verifying = Verifying(catalog, settings, starter.get, self._refreshing, root / "verifying")
         if spark is not None:
-            self._start(spark)
+            try:
+                starter.start(spark)
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session; it is started by the first call that needs it."""
-        return self._engine.spark
+        """The Spark session; the first call that needs it starts it."""
+        return self._runtime.spark
 
     @property
-    def _engine(self) -> Engine:
-        with self._starting:
-            if self._is_closed:
-                raise MillstreamError(Code.LAKE_CLOSED, f"{self._root} was closed", hint="open it again with connect")
-            return self._started or self._start(None)
-
-    def _start(self, spark: SparkSession | None) -> Engine:
-        try:
-            self._started = Engine(
-                self._root, self._settings, self._catalog, self._locks, self._clock, self._progress, spark
-            )
-        except BaseException:
-            if spark is not None:
-                self.close()
-            raise
-        return self._started
+    def _runtime(self) -> Runtime:
+        return self._starter.get()
 
     def close(self) -> None:
-        """Give the session and the catalog back."""
-        with self._starting:
-            self._is_closed = True
+        """Release the session and the catalog."""
+        with self._starter.closing():
             self._locks.close()
             self._catalog.close()
-            if self._started is not None:
-                self._started.close()
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self
@@ -166,8 +107,8 @@ class Millstream:
         Raises:
             MillstreamError: what is wrong with it, and where.
         """
-        engine = self._engine
-        return Statements(self, engine.lake, self._catalog, self._settings, engine.spark).run(text)
+        runtime = self._runtime
+        return Statements(self, runtime.lake, self._catalog, self._settings, runtime.spark).run(text)
 
     def table(self, name: str) -> DataFrame:
         """A stream table, table or view as a DataFrame; also `shop.public.orders` of an attached database.
@@ -175,16 +116,7 @@ class Millstream:
         Raises:
             MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS.
         """
-        lake = self._engine.lake
-        lake.sync()
-        try:
-            parts = split_name(name)
-            if lake.attached.database(parts) is not None:
-                trusted, exact = self._settings.trusted_roles, in_double_quotes(name)
-                return self.spark.table(readable(lake, self.spark, parts, trusted, exact))
-            return self.spark.table(lake.spark_name(TableName.parse(name)))
-        except SPARK_ERRORS as e:
-            raise explained(e, name) from e
+        return table_frame(self._runtime.lake, self.spark, name, self._settings.trusted_roles)
 
     # Definitions
 
@@ -208,28 +140,15 @@ class Millstream:
             schedule: how stale it may become, or when it is refreshed; None is CALCULATED.
             dialect: `spark` or `postgres`; unless given, `postgres` where every table it reads, through stream tables
                 and views, is one of a PostgreSQL database.
-            serve_to: a table of an attached database, `database.schema.table`, that shall hold the result too; the
-                others are as for `serve_stream_table`.
+            serve_to: a table of an attached database, `database.schema.table`, that also holds the result; the other
+                options are as for `serve_stream_table`.
 
         Raises:
             MillstreamError: NAME_TAKEN, SCHEDULE_INVALID, MODE_INVALID, UNSUPPORTED_SQL, or what else is wrong.
         """
+        mode, serve = parse_mode(refresh_mode), _serve_options(serve_to, user_triggers, owner, grants)
         parsed = TableName.parse(name)
-        options = ServeOptions(serve_to, user_triggers, owner, tuple(grants)) if serve_to is not None else None
-        if options is not None:
-            self._engine.servings.check(options)
-        made = self._engine.definitions.create(
-            parsed, query, CALCULATED if schedule is None else schedule, parse_mode(refresh_mode), dialect
-        )
-        try:
-            if options is not None:
-                self._engine.servings.declare(made, options)
-            if initialize:
-                self._refresh(parsed, InitiatedBy.INITIAL)
-        except BaseException:
-            self._engine.servings.undo(made)
-            self._engine.definitions.drop(parsed, cascade=False)
-            raise
+        self._stream_tables.create(parsed, query, schedule, mode, dialect, serve, initialize=initialize)
 
     def replace_stream_table(
         self,
@@ -252,23 +171,13 @@ class Millstream:
 
         Args:
             initialize: whether the new contents are loaded; otherwise it is empty until its next refresh.
-            serve_to: where it is to be served from now on; what it was served as under another name is dropped.
+            serve_to: where it is to be served from now on; the table it was served as under another name is dropped.
 
         Raises:
             MillstreamError: as `create_stream_table` and `alter_stream_table`.
         """
-        options = ServeOptions(serve_to, user_triggers, owner, tuple(grants)) if serve_to is not None else None
-        self._engine.replacements.apply(
-            TableName.parse(name),
-            Change(
-                query=query,
-                dialect=dialect or self._engine.definitions.default_dialect(query),
-                mode=parse_mode(refresh_mode) if refresh_mode is not None else None,
-                schedule=self._checked(schedule) if schedule is not None else None,
-                serve=options,
-                initialize=initialize,
-            ),
-        )
+        serve, parsed = _serve_options(serve_to, user_triggers, owner, grants), TableName.parse(name)
+        self._stream_tables.replace(parsed, query, schedule, refresh_mode, dialect, serve, initialize=initialize)
 
     def alter_stream_table(
         self,
@@ -280,10 +189,10 @@ class Millstream:
         status: str | None = None,
         dialect: str | None = None,
     ) -> None:
-        """Change a stream table; None leaves a thing as it is.
+        """Change a stream table; None leaves an option as it is.
 
         A new query takes effect with its contents, or nothing changes; so does another refresh mode where it needs
-        other stored tables. A table that was never loaded stays so.
+        other stored tables. A table that was never loaded stays empty.
 
         Args:
             dialect: of the new query, `spark` or `postgres`; that of the old one unless given.
@@ -292,45 +201,15 @@ class Millstream:
             MillstreamError: NOT_A_STREAM_TABLE, INCOMPATIBLE_CHANGE, CYCLE, SCHEDULE_INVALID, MODE_INVALID,
                 STATUS_INVALID; what is wrong with the query, or why it cannot be loaded.
         """
-        parsed = TableName.parse(name)
-        change = Change(
-            query=query,
-            dialect=dialect,
-            mode=parse_mode(refresh_mode) if refresh_mode is not None else None,
-            schedule=self._checked(schedule) if schedule is not None else None,
-            status=parse_status(status) if status is not None else None,
-        )
-        if query is not None or change.mode not in (None, self._catalog.get(parsed).refresh_mode):
-            self._engine.replacements.apply(parsed, change)
-        else:
-            if change.schedule is not None:
-                checked_schedule(change.schedule, self._catalog.get(parsed).definition.settings)
-            self._catalog.alter_stream_table(parsed, schedule=change.schedule, status=change.status)
-
-    def _checked(self, schedule: str) -> str:
-        """A schedule's text; that it fits the table's time zone is seen when it is set."""
-        return Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds).text
+        self._stream_tables.alter(TableName.parse(name), query, schedule, refresh_mode, status, dialect)
 
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> None:
-        """Drop a stream table and what it is served as; with `cascade` also what reads it, here and there.
+        """Drop a stream table and the table it is served as; with `cascade` also what reads either of them.
 
         Raises:
             MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST; DATABASE_UNREACHABLE if it is served there.
         """
-        self._drop(TableName.parse(name), cascade=cascade)
-
-    def _drop(self, parsed: TableName, *, cascade: bool, lost: str | None = None) -> None:
-        """Drop a stream table; `lost` is a database that is not to be reached for any more."""
-        self._catalog.get(parsed)
-        readers = self.dag().downstream([str(parsed)]) if cascade else ()
-        ids = [t.id for n in (str(parsed), *readers) if (t := self._catalog.find(TableName.parse(n))) is not None]
-        with self._locks.acquire(ids):  # not while one of them is being refreshed
-            is_refused = not cascade and self._catalog.dependents(parsed)
-            for table_id in () if is_refused else reversed(ids):
-                if (table := self._catalog.find_by_id(table_id)) is not None:
-                    self._engine.servings.stop(table, cascade=cascade, lost=lost)
-                    self._engine.definitions.sweep(table)
-            self._engine.definitions.drop(parsed, cascade=cascade, lost=lost)
+        self._stream_tables.drop(TableName.parse(name), cascade=cascade)
 
     # PostgreSQL databases
 
@@ -354,30 +233,24 @@ class Millstream:
                 DATABASE_UNFIT, PRIVILEGE_MISSING with the GRANTs to run; of `numeric` UNKNOWN_TABLE, UNKNOWN_COLUMN,
                 UNSUPPORTED_TYPE for a column that takes no range, SETTING_INVALID for one that is none.
         """
-        before = self._catalog.find_database(name.strip().lower())
-        after = self._attaching.attach(name, url, cdc, numeric or {})
-        if before is not None and before.address != after.address and self._started is not None:
-            self._started.server.disconnect(before)
+        self._attaching.attach(name, url, cdc, numeric or {})
 
     def detach(self, name: str, *, cascade: bool = False, forget: bool = False) -> None:
-        """Remove everything millstream made in a database, and forget it; a warning tells what others must remove.
+        """Remove everything millstream made in a database, and forget it; a warning lists what others must remove.
 
         Args:
             cascade: drop the stream tables that read it or are served into it, too.
-            forget: leave the database as it is, with the tables served into it, e.g. because it is gone;
-                `detach_script` is what its owner can run.
+            forget: leave the database as it is, with the tables served into it, e.g. because it no longer exists;
+                its owner can run `detach_script`.
 
         Raises:
             MillstreamError: NOT_ATTACHED, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
         """
-        attached = self._attaching.get(name)
-        database = attached.name
+        database = self._attaching.get(name).name
         for table in self._attaching.dependents(database) if cascade else ():
             if self._catalog.find(table) is not None:  # it may have gone with one before it
-                self._drop(table, cascade=True, lost=database if forget else None)
+                self._stream_tables.drop(table, cascade=True, lost=database if forget else None)
         self._attaching.detach(database, forget=forget)
-        if self._started is not None:
-            self._started.server.disconnect(attached)
 
     def detach_script(self, name: str) -> str:
         """The SQL that removes what millstream made in a database, for its owner to run without millstream.
@@ -393,11 +266,11 @@ class Millstream:
 
     def slot_health(self) -> list[SlotHealth]:
         """The replication slots of databases that are captured by their WAL, with the tables read from each."""
-        return slots_of(self._catalog)
+        return slots_of(self._catalog, self._connections)
 
     def check_cdc_health(self) -> list[CdcHealth]:
         """The captured tables: how each is captured, how far behind that is, and what is wrong."""
-        return captures_of(self._catalog, self._settings.slot_lag_alert_bytes)
+        return captures_of(self._catalog, self._connections, self._settings.slot_lag_alert_bytes)
 
     # Serving
 
@@ -410,92 +283,44 @@ class Millstream:
         owner: str | None = None,
         grants: Sequence[str] = (),
     ) -> None:
-        """Have a stream table's result also as a real table of an attached database, from now on.
+        """Serve a stream table's result as a real table of an attached database, from now on.
 
         Args:
-            to: `database.schema.table`, of which nothing is there yet; or the name it is served as already, to change
-                the options that are given.
+            to: `database.schema.table`, which must not exist; or the name it is already served as, to change
+                the given options.
             user_triggers: `auto` lets triggers that users put on it fire, `off` keeps them from firing; by default the
                 setting of that name.
-            owner: a role that shall own it, of which ours is a member.
+            owner: a role that is to own it; our role must be a member of it.
             grants: roles that may read it, or PUBLIC.
 
         Raises:
             MillstreamError: NOT_ATTACHED, NAME_TAKEN, PRIVILEGE_MISSING, SERVE_FAILED, DATABASE_UNREACHABLE.
         """
         options = ServeOptions(to, user_triggers, owner, tuple(grants))
-        table = self._catalog.get(TableName.parse(name))
-        with self._locks.acquire([table.id]):
-            table = self._catalog.get(table.name)
-            if (
-                self._engine.servings.declare(table, options) is None
-                or not table.is_populated
-                or table.public_stage.version is None
-            ):
-                return  # it is served, or its first refresh serves it
-            try:
-                self._engine.server.serve(table, self._engine.workers.here().store)
-            except BaseException:
-                self._engine.servings.undo(table)
-                raise
+        self._stream_tables.serve(TableName.parse(name), options)
 
     def stop_serving(self, name: str, *, cascade: bool = False, keep_table: bool = False) -> None:
         """Drop the table a stream table is served as.
 
         Args:
             cascade: drop the views that read it there, too.
-            keep_table: leave it to its users as it is; also the way out if its database is no more.
+            keep_table: leave it to its users; also use this if its database no longer exists.
 
         Raises:
             MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
         """
-        table = self._catalog.get(TableName.parse(name))
-        with self._locks.acquire([table.id]):
-            self._engine.servings.stop(table, cascade=cascade, keep_table=keep_table)
+        self._stream_tables.stop_serving(TableName.parse(name), cascade=cascade, keep_table=keep_table)
 
     # Refreshing
 
     def refresh_stream_table(self, name: str, *, mode: str | None = None) -> RefreshResult:
-        """Bring a stream table, and first what it reads, up to date; `mode` is for this table and this time only.
+        """Bring a stream table, and first what it reads, up to date; `mode` is for this table and refresh only.
 
         Raises:
             MillstreamError: SUSPENDED, FULL_REQUIRED, SOURCE_MISSING, SOURCE_CHANGED, REFRESH_FAILED, ...
         """
         parsed = parse_mode(mode) if mode is not None else None
-        return self._refresh(TableName.parse(name), InitiatedBy.MANUAL, parsed)
-
-    def _refresh(
-        self,
-        name: TableName,
-        initiated_by: InitiatedBy,
-        mode: RefreshMode | None = None,
-        witness: Witness | None = None,
-    ) -> RefreshResult:
-        self._catalog.get(name)
-        followed: Counter[str] = Counter()
-        reloaded: RefreshResult | None = None
-        while True:
-            self._engine.lake.sync()
-            try:
-                chain = [TableName.parse(n) for n in self.dag().refresh_order([str(name)])]
-            except MillstreamError:
-                self._catalog.get(name)  # says that another process has dropped it meanwhile
-                raise
-            try:
-                result = self._engine.coordinator.refresh(chain, initiated_by, mode, witness)
-            except OutdatedError as outdated:
-                self._progress(f"compiling {outdated.table.name} again: {outdated.reason}")
-                is_last = outdated.table.name == name
-                loaded = self._engine.replacements.follow(outdated, initiated_by, mode if is_last else None)
-                if is_last and loaded is not None:
-                    if witness is None:
-                        return loaded
-                    reloaded = loaded  # the witness has to see the chain at one snapshot
-                followed[outdated.table.id] += 1
-                if followed[outdated.table.id] >= TRIES:
-                    raise kept_changing(outdated.table.name) from None
-            else:
-                return reloaded or result
+        return self._refreshing.refresh(TableName.parse(name), InitiatedBy.MANUAL, parsed)
 
     # Looking
 
@@ -505,13 +330,7 @@ class Millstream:
 
     def refresh_stats(self) -> list[RefreshStats]:
         """Per stream table, its refreshes added up."""
-        stale_after: dict[TableName, float] = {}
-        tables = self._catalog.list()
-        schedules = {str(t.name): schedule_of(t) for t in tables}
-        for name, schedule in self.dag().effective_schedules(schedules).items():
-            if schedule is not None and schedule.seconds is not None:
-                stale_after[TableName.parse(name)] = float(schedule.seconds)
-        return list(self._catalog.stats(stale_after))
+        return list(self._catalog.stats(stale_after(self._catalog)))
 
     def refresh_history(self, name: str | None = None, limit: int = 20) -> list[RefreshRecord]:
         """The last refreshes, the newest first."""
@@ -526,21 +345,16 @@ class Millstream:
         return (self._clock() - stamp).total_seconds() if stamp is not None else None
 
     def next_due(self, name: str) -> datetime | None:
-        """When a stream table is due to be refreshed next; None for one that is suspended, or only when it is asked.
+        """When a stream table is due to be refreshed next; None if it is suspended, or refreshed only on request.
 
-        A cron expression is about the time zone that the query was defined in; CALCULATED goes by what reads the table.
+        A cron expression uses the time zone that the query was defined in; CALCULATED follows the table's readers.
         """
-        table = self._catalog.get(TableName.parse(name))
-        schedules = {str(t.name): schedule_of(t) for t in self._catalog.list()}
-        schedule = self.dag().effective_schedules(schedules)[str(table.name)]
-        if schedule is None or table.status is Status.SUSPENDED:
-            return None
-        return schedule.next_due(table.data_timestamp, self._clock())
+        return next_due(self._catalog, TableName.parse(name), self._clock())
 
     def explain(self, name: str) -> Explanation:
         """How a stream table is maintained."""
         table = self._catalog.get(TableName.parse(name))
-        return explanation(self._engine.definitions.compiled(table), table.refresh_mode, str(table.name))
+        return explanation(self._runtime.recorded.compiled(table), table.refresh_mode, str(table.name))
 
     def validate(self, query: str, dialect: str | None = None) -> Explanation:
         """How a query would be maintained; nothing is created.
@@ -548,7 +362,7 @@ class Millstream:
         Raises:
             MillstreamError: what is wrong with it, or why it cannot be maintained incrementally.
         """
-        compiled = self._engine.definitions.compile(query, RefreshMode.DIFFERENTIAL, dialect)
+        compiled = self._runtime.compiler.compile(query, RefreshMode.DIFFERENTIAL, dialect)
         return explanation(compiled, RefreshMode.DIFFERENTIAL)
 
     def dag(self) -> Dag:
@@ -567,56 +381,10 @@ class Millstream:
             MillstreamError: NOT_POPULATED, SOURCE_MISSING, FRONTIER_LOST; ORACLE_INVALID; with `postgres`
                 NOT_COMPARABLE, ORACLE_FAILED, VALUE_UNSUPPORTED, and what makes a refresh fail.
         """
-        table = self._catalog.get(TableName.parse(name))
-        oracle = parse_oracle(against)
-        if table.data_timestamp is None or table.public_stage.version is None:
-            raise MillstreamError(
-                Code.NOT_POPULATED,
-                f"{name} has not been refreshed since it was defined",
-                hint=f"REFRESH STREAM TABLE {name}",
-            )
-        try:
-            return self._compare(table) if oracle is None else self._compare_with_postgres(table)
-        except SPARK_ERRORS as e:
-            raise MillstreamError(
-                Code.FRONTIER_LOST,
-                f"{name} cannot be compared with its query at its frontier: {first_line(e)}",
-                hint="if a source was vacuumed, refresh first",
-            ) from e
+        return self._verifying.verify(name, against)
 
-    def _compare_with_postgres(self, table: StreamTable) -> VerifyResult:
-        if not self._catalog.databases():
-            raise MillstreamError(Code.NOT_COMPARABLE, f"{table.name} reads no attached database")
-        from millstream.refresh.against_postgres import AgainstPostgres, Held
 
-        def refresh(held: Held) -> None:
-            result = self._refresh(table.name, InitiatedBy.MANUAL, witness=held)
-            if result.action in (Action.FULL, Action.REINITIALIZE):
-                tell(
-                    f"{table.name} was recomputed ({result.reason}) to reach the snapshot it is compared under: "
-                    "what earlier refreshes had made of it was not compared",
-                    NoticeWarning,
-                )
-
-        chain = [self._catalog.get(TableName.parse(n)) for n in self.dag().refresh_order([str(table.name)])]
-        oracle = AgainstPostgres(
-            self._catalog, self._settings, self._engine.definitions.compiled, chain, refresh, self._root / "verifying"
-        )
-        return oracle.verify(self._engine.workers.here())
-
-    def _compare(self, table: StreamTable) -> VerifyResult:
-        worker, compiled = self._engine.workers.here(), self._engine.definitions.compiled(table)
-        worker.use(table.definition.settings)
-        assert table.data_timestamp is not None
-        paths = paths_of(base_tables(self._catalog, (table,)))
-        for dependency in table.definition.dependencies:
-            if dependency.kind is SourceKind.TABLE and paths[dependency.name] != dependency.source_id:
-                raise MillstreamError(
-                    Code.FRONTIER_LOST,
-                    f"{dependency.name} was loaded anew since {table.name} was refreshed",
-                    hint="refresh first",
-                )
-        inputs = bind_inputs(self._catalog, table, compiled, dict(table.frontier), paths, at_frontier=True)
-        expected = run_text(worker, compiled, inputs, table.data_timestamp)
-        contents = contents_of(worker.store, table, compiled)
-        return compare(contents, expected, self._settings.verify_relative_tolerance)
+def _serve_options(
+    to: str | None, user_triggers: str | None, owner: str | None, grants: Sequence[str]
+) -> ServeOptions | None:
+    return ServeOptions(to, user_triggers, owner, tuple(grants)) if to is not None else None

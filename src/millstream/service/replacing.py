@@ -1,9 +1,9 @@
-"""Gives stream tables other definitions: loaded, served and in effect, or nothing has changed.
+"""Gives stream tables other definitions: loaded, served and in effect, or nothing changes.
 
-A new definition gets stages of its own, which nobody knows. They are loaded at one frontier, after what the query reads
-was refreshed; then one transaction of the catalog has the definition take effect together with what it was loaded with.
-What the table is served as is changed in a transaction that is open meanwhile. Until then everything is as it was, also
-after a crash; what a crash leaves on disk is removed by the next replacement, or with the table.
+A new definition gets stages of its own, which no other process knows. They are loaded at one frontier, after what the
+query reads was refreshed; then one catalog transaction puts the definition into effect together with what it was loaded
+with. The served table changes in a transaction that is open during that. Until then nothing has changed, even after a
+crash; files that a crash orphans are removed by the next replacement, or with the table.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from millstream.catalog.models import Load, NewDefinition, SourceKind, StreamTab
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
+from millstream.lake.compiler import Compiler
+from millstream.lake.locks import LockManager
+from millstream.lake.recorded_definitions import RecordedDefinitions, fitting
 from millstream.naming import TableName
+from millstream.notices import NoticeWarning, ServingWarning, warn
+from millstream.passes.coordinator import Coordinator
 from millstream.planner import Choice
 from millstream.planner.choice import full_required
 from millstream.reasons import Reason
-from millstream.refresh.coordinator import Coordinator
-from millstream.refresh.locks import LockManager
 from millstream.refresh.runner import OutdatedError
-from millstream.refresh.serving import TableServer
 from millstream.results import Action, InitiatedBy, RefreshMode, RefreshResult, Status
 from millstream.scheduler.dag import Dag
-from millstream.service.definitions import Definitions, fitting, tell_about
-from millstream.service.notices import NoticeWarning, ServingWarning, tell
+from millstream.service.definitions import Definitions, warn_about
 from millstream.service.schedules import checked_schedule
-from millstream.service.serving import ServeOptions, ServingDefinitions
+from millstream.serving.declarations import ServeOptions, ServingDefinitions
+from millstream.serving.table_server import TableServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 TRIES = 10
-"""How often a definition is tried again because others change the lake meanwhile."""
+"""How many times a definition is prepared, if others keep changing the lake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Replacements:
         catalog: Catalog,
         workers: Workers,
         locks: LockManager,
+        compiler: Compiler,
+        recorded: RecordedDefinitions,
         definitions: Definitions,
         servings: ServingDefinitions,
         server: TableServer,
@@ -92,6 +96,8 @@ class Replacements:
         self._catalog = catalog
         self._workers = workers
         self._locks = locks
+        self._compiler = compiler
+        self._recorded = recorded
         self._definitions = definitions
         self._servings = servings
         self._server = server
@@ -113,7 +119,7 @@ class Replacements:
                 with self._holding(prepared) as now:
                     if now is not None:
                         if self._apply(now, change):
-                            self._tell(now)
+                            self._warn(now)
                         return
             except OutdatedError as outdated:
                 self.follow(outdated, InitiatedBy.INITIAL, None)
@@ -126,7 +132,7 @@ class Replacements:
         old, new = self._server.serving_of(table), self._servings.wanted(table, change.serve)
         is_same = self._is_same(prepared, change)
         if not is_same:
-            self._definitions.refuse_cycle(table, compiled)
+            self._recorded.refuse_cycle(table, compiled)
             self._definitions.refuse_other_columns(table, compiled)
         if old is not None and new is not None and old.name == new.name:
             self._servings.refuse_other_columns(table, compiled)
@@ -143,11 +149,11 @@ class Replacements:
         mode = change.mode or table.refresh_mode
         if change.query is not None:
             dialect = change.dialect or table.definition.dialect
-            compiled = self._definitions.compile(change.query, mode, dialect)
-            return self._planned(table, compiled, self._definitions.semantics(), mode)
-        compiled = self._definitions.as_recorded(table, mode)
+            compiled = self._compiler.compile(change.query, mode, dialect)
+            return self._planned(table, compiled, self._workers.semantics(), mode)
+        compiled = self._compiler.compile_as_recorded(table, mode)
         if not _is_stored_alike(table, compiled):
-            compiled = self._definitions.recompile(table, mode)
+            compiled = self._recorded.recompile(table, mode)
         return self._planned(table, compiled, table.definition.settings, mode)
 
     def _planned(
@@ -167,7 +173,7 @@ class Replacements:
         with self._locks.acquire(keys, on_wait=self._coordinator.waiting):
             now = self._catalog.find_by_id(table.id)
             is_current = self._catalog.generation() == prepared.generation and now is not None
-            if now is not None and is_current and now.definition.body["stamp"] == table.definition.body["stamp"]:
+            if now is not None and is_current and now.definition.body.stamp == table.definition.body.stamp:
                 self._definitions.sweep(now)  # of what was begun before, and cut short
                 yield replace(prepared, table=now)
             else:
@@ -220,7 +226,7 @@ class Replacements:
         table, started_at = outdated.table, self._clock()
         unserved = None
         try:
-            compiled = self._definitions.recompile(table, table.refresh_mode)
+            compiled = self._recorded.recompile(table, table.refresh_mode)
             if table.is_populated and (mode or table.refresh_mode) is RefreshMode.DIFFERENTIAL_STRICT:
                 raise full_required(str(table.name), outdated.reason)
             prepared = self._planned(table, compiled, table.definition.settings, table.refresh_mode)
@@ -287,16 +293,16 @@ class Replacements:
     def _settle(
         self, before: StreamTable, after: StreamTable, initiated_by: InitiatedBy, error: MillstreamError | None
     ) -> None:
-        """Clean up after a definition that has taken effect; what fails here is done later, by others."""
+        """Clean up after a definition that has taken effect; a later refresh does what fails here."""
         error = (
             self._coordinator.serve(after.id, initiated_by, self._clock()) if error is not None else self._moved(after)
         )
         if error is not None:
-            tell(f"{after.name} could not be served, and will be by its next refresh: {error.message}", ServingWarning)
+            warn(f"{after.name} could not be served; its next refresh tries again: {error.message}", ServingWarning)
         try:
             self._definitions.settle(before, after)
         except MillstreamError as left:
-            tell(f"of the old definition of {after.name} something is left: {left.message}", NoticeWarning)
+            warn(f"the old definition of {after.name} was not removed completely: {left.message}", NoticeWarning)
 
     def _moved(self, table: StreamTable) -> MillstreamError | None:
         try:
@@ -305,12 +311,12 @@ class Replacements:
             return error
         return None
 
-    def _tell(self, prepared: _Prepared) -> None:
-        tell_about(prepared.table.name, prepared.compiled, prepared.mode)
+    def _warn(self, prepared: _Prepared) -> None:
+        warn_about(prepared.table.name, prepared.compiled, prepared.mode)
         for reader in dag_of(self._catalog).downstream([str(prepared.table.name)]):
             found = self._catalog.find(TableName.parse(reader))
             if found is not None and found.is_populated and found.refresh_mode is RefreshMode.DIFFERENTIAL_STRICT:
-                tell(
+                warn(
                     f"{reader} reads {prepared.table.name} and is DIFFERENTIAL STRICT: "
                     f"it is not refreshed again before REFRESH STREAM TABLE {reader} FULL",
                     NoticeWarning,
@@ -351,7 +357,7 @@ def _new(
 
 
 def _is_stored_alike(table: StreamTable, compiled: Compiled) -> bool:
-    return bool(compiled.fingerprint == table.definition.body["fingerprint"])
+    return compiled.fingerprint == table.definition.body.fingerprint
 
 
 def kept_changing(name: TableName) -> MillstreamError:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from millstream.catalog import Catalog
 from millstream.catalog.models import ObjectKind, SourceKind
 from millstream.engine.analyzer import explained
-from millstream.engine.session import spark_schema
+from millstream.engine.lake_schemas import spark_schema
 from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Lake
+from millstream.lake.dialects import pointing_into
 from millstream.naming import DEFAULT_SCHEMA, TableName
 from millstream.service.attached_reads import with_readable_tables
-from millstream.service.dialects import pointing_into
 from millstream.settings import Settings
 from millstream.sql.statements import (
     AlterStreamTable,
@@ -232,14 +232,14 @@ class Statements:
             if spark_schema(self._spark, schema.lower()) != schema.lower():
                 raise MillstreamError(
                     Code.UNSUPPORTED_SQL,
-                    f"in this Spark, `{schema}` is the schema of another lake, or of nobody's",
+                    f"in this Spark, `{schema}` is the schema of another lake, or of none",
                     position=position_at(s.text, offset),
                     sql=s.text,
                     hint="open the lake in a process of its own, or leave `default.` out",
                 )
 
     def _schema_statement(self, s: Other) -> DataFrame:
-        """Schemas of the lake lie in its directory, and go with what is in them."""
+        """Schemas of the lake are directories in it, and are dropped with their contents."""
         schema = s.targets[0].schema_name() if s.targets else None
         if s.verb == "USE":
             raise MillstreamError(
@@ -271,7 +271,7 @@ class Statements:
         return result
 
     def _refuse_stored_files(self, s: Other) -> None:
-        """A stream table's files are no back door to it."""
+        """Refuse to write a stream table's files by their path."""
         root = str(self._lake.root / "stream_tables")
         for target in s.targets:
             if target.path is not None and target.path.removeprefix("file://").removeprefix("file:").startswith(root):
@@ -284,7 +284,7 @@ class Statements:
                 )
 
     def _refuse_attached(self, s: Other) -> None:
-        """What lies in an attached database is changed there, and its name is no schema of the lake."""
+        """Refuse to change tables of an attached database, and to make a schema of its name."""
         if s.effect in _HARMLESS or s.temporary:
             return
         for target in (*s.targets, *((s.renamed_to,) if s.renamed_to is not None else ())):

@@ -33,10 +33,10 @@ class Counts:
 
 
 def change_set(layout: Layout, results: Mapping[str, Rows], expected_version: int) -> tuple[ChangeSet, Counts]:
-    """What a stage's steps want done.
+    """The change set that a stage's steps ask for, and the rows it changes.
 
     Raises:
-        MillstreamError: REFRESH_FAILED if the stored table lacks rows the delta takes away.
+        MillstreamError: REFRESH_FAILED if the stored table lacks rows the delta removes.
     """
     removed, added, counts = _MAKERS[layout.kind](layout, results)
     key = layout.key if layout.kind is Kind.KEYED else ()  # rows of a partition share its columns
@@ -121,7 +121,7 @@ def _shown(layout: Layout) -> list[str]:
 
 
 def _seen(layout: Layout, net: pa.Table) -> Counts:
-    """What of a change shows in the columns the user sees: a row may move to another partition unseen."""
+    """How much of a change shows in the columns the user sees: a row may move to another partition unseen."""
     weights = net[naming.WEIGHT]
     if len(_shown(layout)) < len(layout.columns) and not any(
         pa.types.is_nested(net.schema.field(n).type) for n in _shown(layout)
@@ -166,6 +166,6 @@ def _require_found(going: int, found: int) -> None:
     if going != found:
         raise MillstreamError(
             Code.REFRESH_FAILED,
-            f"the delta takes {going} rows away and the stored table has {found} of them",
+            f"the delta removes {going} rows and the stored table has {found} of them",
             hint="the stored table was changed from outside; refresh with FULL",
         )

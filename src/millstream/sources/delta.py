@@ -49,9 +49,11 @@ class DeltaInput:
             return {name.lower() for name in self.stored}
         return {name.lower() for name, _, _ in store.snapshot(self.path, version).schema}
 
-    def changes(self, store: DeltaStore, after: int, upto: int, columns: Sequence[str]) -> DataFrame:
-        """Its changes as a Z-set."""
-        found = store.changes(self.path, after, upto, self._stored(columns)).frame
+    def changes(
+        self, store: DeltaStore, after: int, upto: int, columns: Sequence[str], summary: RangeSummary | None = None
+    ) -> DataFrame:
+        """Its changes as a Z-set; `summary` is what `classify` said of the same range."""
+        found = store.changes(self.path, after, upto, self._stored(columns), summary=summary).frame
         return self._shown(found, columns, (naming.WEIGHT,))
 
     def _stored(self, columns: Sequence[str]) -> list[str]:

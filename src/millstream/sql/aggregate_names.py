@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-# What is only approximated, and what gives the exact result instead. Sketches depend on the order of rows besides.
+# Approximate aggregates, and what computes the exact result instead. Sketches also depend on the order of rows.
 EXACT_INSTEAD = {
     "APPROX_COUNT_DISTINCT": "COUNT(DISTINCT x)",
     "APPROX_PERCENTILE": "PERCENTILE(x, p)",
@@ -60,4 +60,4 @@ def _by_name(name: str) -> Callable[[list[exp.Expr]], exp.Expr]:
 
 
 BY_NAME = {name: _by_name(name) for name in _KEPT}
-"""For the parser: aggregates that are kept by the name and with the arguments they were written with."""
+"""For the parser: aggregates that keep the name and the arguments they were written with."""

@@ -1,4 +1,4 @@
-"""Text to sqlglot tree, with errors that point at the place."""
+"""Text to sqlglot tree, with errors that have a position."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Spark4(Spark):
         STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, "'"]
 
     class Parser(SparkParser):
-        """It notes where each SELECT stands, without DISTINCT: Spark names columns by the text they are written in."""
+        """Records the span of each SELECT, without DISTINCT, because Spark names columns by their text."""
 
         FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {**SparkParser.FUNCTIONS, **BY_NAME}
         FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
@@ -80,7 +80,7 @@ def parse_query(text: str, dialect: str = "spark") -> exp.Query:
 
 
 def parse_anything(text: str) -> exp.Expr | None:
-    """One statement of Spark's as a tree; None for what the parser does not look into."""
+    """One Spark statement as a tree; None if the parser does not parse it."""
     try:
         trees = [t for t in sqlglot.parse(text, dialect=_Spark4) if t is not None]
     except (ParseError, TokenError):
@@ -89,12 +89,12 @@ def parse_anything(text: str) -> exp.Expr | None:
 
 
 def print_query(query: exp.Query) -> str:
-    """A query of Spark's as text again."""
+    """A Spark query as text."""
     return query.sql(dialect=_Spark4, comments=False)
 
 
 def syntax_error(error: ParseError | TokenError, text: str) -> MillstreamError:
-    """The parser's complaint with its place."""
+    """The parser's error with its position."""
     if isinstance(error, TokenError):
         return MillstreamError(Code.SYNTAX_ERROR, f"cannot parse the query: {error}", sql=text)
     first = error.errors[0] if error.errors else {}
@@ -107,7 +107,7 @@ def syntax_error(error: ParseError | TokenError, text: str) -> MillstreamError:
 
 
 def bare_query(query: exp.Expr) -> exp.Expr:
-    """A query without the parentheses around it, as far as these hold nothing else.
+    """A query without the parentheses around it, if these contain nothing else.
 
     >>> bare_query(parse_query("((SELECT a FROM b))")).sql(), bare_query(parse_query("(SELECT a FROM b) LIMIT 1")).sql()
     ('SELECT a FROM b', '(SELECT a FROM b) LIMIT 1')
@@ -118,7 +118,7 @@ def bare_query(query: exp.Expr) -> exp.Expr:
 
 
 def text_of(select: exp.Select, sql: str) -> str | None:
-    """A SELECT as the user wrote it, from its list to its last clause; None if it was built or written otherwise.
+    """A SELECT as the user wrote it, from its list to its last clause; None if it does not come from the text.
 
     >>> text_of(parse_query(sql := "SELECT nvl(a, 0) FROM c WHERE b UNION SELECT 1").this, sql)
     'SELECT nvl(a, 0) FROM c WHERE b'
@@ -133,7 +133,7 @@ def span_of(select: exp.Select) -> tuple[int, int] | None:
 
 
 def position_of(node: exp.Expr) -> Position | None:
-    """Where a node stands in the text, as far as the parser kept it."""
+    """Where a node is in the text, if the parser recorded it."""
     meta = place_of(node)
     if not meta:
         return None
@@ -142,13 +142,13 @@ def position_of(node: exp.Expr) -> Position | None:
 
 
 def start_of(node: exp.Expr) -> Position | None:
-    """Where the first of its parts stands that the parser kept the place of."""
+    """Where the first of its parts is whose place the parser recorded."""
     placed = [found for found in node.walk() if "line" in found.meta]
     return position_of(min(placed, key=lambda found: int(found.meta["start"]))) if placed else None
 
 
 def place_of(node: exp.Expr) -> dict[str, int]:
-    """The parser's own note of a node's place, of all parts of a name; empty where it made none."""
+    """The parser's own record of a node's place, covering all parts of a name; empty if there is none."""
     parts = node.parts if isinstance(node, exp.Column | exp.Table) else ()
     if parts and all("line" in part.meta for part in (parts[0], parts[-1])):
         return {**parts[-1].meta, "start": parts[0].meta["start"]}
@@ -156,7 +156,7 @@ def place_of(node: exp.Expr) -> dict[str, int]:
 
 
 def position_of_words(words: str, sql: str) -> Position | None:
-    """Where keywords first stand in the text, outside of strings and comments; None if they are not in capitals.
+    """Where keywords first occur in the text, outside strings and comments; None if they are not in capitals.
 
     >>> str(position_of_words("GROUP BY", "SELECT 'GROUP BY' FROM t\\nGROUP BY a"))
     'line 2, column 1'

@@ -1,4 +1,4 @@
-"""What the front end asks of the outside: which tables exist, and what Spark says of a query."""
+"""What the front end needs from outside: which tables exist, and how Spark analyses a query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.ops import Column
 class NativeType:
     """What an attached database calls a column's type, or that of an array's elements, without modifiers.
 
-    `has_free_scale`: a `numeric` of which each value has decimals of its own in PostgreSQL, whatever Spark's type has.
+    `has_free_scale`: a `numeric` in which PostgreSQL keeps the number of decimals of each value; Spark's type fixes it.
     """
 
     name: str
@@ -28,8 +28,8 @@ class Source:
     """A table or stream table that a query may read: its identity in frontiers, its columns, and why its changes cannot
     be read, if so.
 
-    `unreadable` says of columns why no query may use them; they have the type void, so that the others can be used.
-    `native_types` are those that an attached database gives its columns.
+    `unreadable` maps columns to the reason why no query may use them; they have the type void, so that the others can
+    be used. `native_types` are those of an attached database.
     """
 
     id: str
@@ -41,10 +41,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view of the lake, or of an attached database: its text stands in for its name.
+    """A view of the lake, or of an attached database: its text replaces its name.
 
-    `columns` and `native_types` are known of the latter, which Spark cannot be asked about, and `mark`: the fingerprint
-    of the text in the database that `text` was translated from.
+    For the latter, which Spark cannot analyse, `columns` and `native_types` are known, and `mark`: the fingerprint of
+    the text in the database that `text` was translated from.
     """
 
     id: str
@@ -68,7 +68,7 @@ class Analyzer(Protocol):
         """The names and types of the query's columns."""
 
     def names(self, text: str) -> tuple[str, ...] | None:
-        """What Spark calls the columns of a self-contained query, given as text; None where it cannot be told."""
+        """What Spark calls the columns of a self-contained query, given as text; None if it cannot analyse the text."""
 
     def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expression]) -> bool:
         """Whether the expressions over the query's columns are deterministic functions of one row."""

@@ -1,4 +1,4 @@
-"""The parts of a window call: its function, and what of it is computed for each row."""
+"""The parts of a window call: its function, and the expressions that are computed for each row."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class DuckAnalyzer:
         return None
 
     def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expr]) -> bool:
-        """Whether DuckDB takes the expressions in a WHERE clause; it does not tell the volatile ones apart."""
+        """Whether DuckDB accepts the expressions in a WHERE clause; it does not detect volatile ones."""
         condition = exp.or_(*(exp.Is(this=exp.paren(e.copy()), expression=exp.Null()) for e in expressions))
         try:
             self.describe(exp.select("1").from_(query.subquery("q")).where(condition))

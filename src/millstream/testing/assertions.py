@@ -13,10 +13,10 @@ from millstream.testing.values import Row
 def assert_follows(query: str, tables: Tables, scenario: Scenario, oracle: str | None = None) -> DuckStreamTable:
     """Load, change, refresh: compare after the load, after every refresh, and after a last one.
 
-    A refresh that may take the way of appended rows takes it every other time.
+    A refresh that can only add rows is run as an append every other time.
 
     Args:
-        oracle: the query in DuckDB's SQL, where DuckDB has another word for it.
+        oracle: the query in DuckDB's SQL, where it differs.
     """
     table = DuckStreamTable(query, tables, oracle=oracle)
     table.change(scenario.initial)

@@ -1,4 +1,4 @@
-"""One example of every construct of SQL, for the support matrix: what becomes of it is found out, not written down.
+"""One example of every construct of SQL, for the support matrix, which is computed from them.
 
 To have a construct in the matrix, add a line: its name, and the shortest query that has it. The tables are `TABLES`.
 """

@@ -19,7 +19,7 @@ from sqlglot import exp
 from millstream import naming
 from millstream.diff.aggregate.accumulator import OLD
 from millstream.diff.bag import BagStage
-from millstream.diff.base import delta_name, new_name
+from millstream.diff.inputs import delta_name, new_name
 from millstream.diff.keyed import KeyedStage
 from millstream.diff.partition import PartitionStage
 from millstream.diff.plan import (
@@ -37,17 +37,16 @@ from millstream.diff.plan import (
     Fixpoint,
 )
 from millstream.diff.recursive import RecursiveStage
-from millstream.diff.rules import RULES
 from millstream.diff.stages import PUBLIC, NamedStage, split
 from millstream.ops import Column, Relation, render
 from millstream.ops.clock import NOW, at, filled_in
 from millstream.ops.render import to_sql
 from millstream.ops.standalone import standalone
-from millstream.sql.lower import lower
-from millstream.sql.one_moment import at_one_moment
+from millstream.sql.lowering.current_time import with_one_current_time
+from millstream.sql.lowering.lower import lower
 from millstream.sql.parse import parse_query
+from millstream.sql.refusals.validate import validate
 from millstream.sql.rewrites import rewrite
-from millstream.sql.validate import validate
 from millstream.testing.analyzer import DuckAnalyzer, Tables, duck_type
 from millstream.testing.values import Row, quoted_names, values
 
@@ -57,15 +56,13 @@ Batch = Mapping[str, Sequence[tuple[Row, int]]]
 MAX_RECURSION = 200
 START = datetime(2024, 1, 1, 1)
 
-assert RULES, "the rules register themselves when they are imported"
-
 
 @functools.cache
 def shared_connection() -> duckdb.DuckDBPyConnection:
     """The process's connection: opening one takes longer than a hundred refreshes of small tables."""
     db = duckdb.connect()
-    # Planning a handful of rows is most of the work. A case that grows large is a mistake of the test: it shall fail
-    # at once, and neither fill the memory nor the disk.
+    # Planning a handful of rows is most of the work. A case that grows large is a mistake of the test: it must fail
+    # at once, and fill neither the memory nor the disk.
     db.execute("CREATE MACRO raise_error(message) AS error(message)")
     db.execute("SET threads = 1; PRAGMA disable_optimizer; SET memory_limit = '1GB'; SET temp_directory = ''")
     db.execute("SET TimeZone = 'UTC'")
@@ -104,14 +101,14 @@ def _compile(query: str, tables: Schema) -> DuckPlan:
     lowered = lower(tree, query, Tables(dict(tables)), analyzer)
     relation = rewrite(lowered.relation)
     validate(relation, query, analyzer)
-    # where SQL leaves the result open, the oracle is the query as the operators close it
+    # where SQL allows several results, the oracle is the query of the operators, which allow one
     oracle = standalone(relation) if lowered.open_results else tree
     return DuckPlan(query, split(relation), oracle_text(oracle))
 
 
 def oracle_text(query: exp.Query) -> str:
     """A query in DuckDB's SQL, the current time a parameter."""
-    timed = at(at_one_moment(query), NOW)
+    timed = at(with_one_current_time(query), NOW)
     assert isinstance(timed, exp.Query)
     return to_sql(timed, "duckdb")
 
@@ -128,13 +125,13 @@ class DuckStreamTable:
     db: duckdb.DuckDBPyConnection = field(default_factory=shared_connection)
     steps_run: list[str] = field(default_factory=list)
     oracle: str | None = None
-    """The query in DuckDB's SQL, if that cannot be made from its text."""
+    """The query in DuckDB's SQL, if it cannot be translated from its text."""
     strategies: list[str] = field(default_factory=list)
     """How the last refresh computed the change of recursions."""
     at_once: bool = False
-    """How the next refresh looks stored rows up; see `KeyedStage.steps`."""
+    """How the next refresh looks up stored rows; see `KeyedStage.steps`."""
     now: datetime = START
-    """What time it is."""
+    """The current time."""
 
     def __post_init__(self) -> None:
         self.before = self.now
@@ -162,7 +159,7 @@ class DuckStreamTable:
             assert all(n >= 0 for n in self.rows[name].values()), f"the test removes rows of {name} that are not there"
 
     def pass_time(self, hours: int) -> None:
-        """Move the time of the next refresh; a clock that is set right may also go back."""
+        """Move the time of the next refresh; a clock that is corrected may also go back."""
         self.now += timedelta(hours=hours)
 
     # Refreshes
@@ -192,7 +189,7 @@ class DuckStreamTable:
                 self._run(named, steps)
                 self._execute(_apply(named, [step.name for step in steps]))
                 changed.add(named.name)
-        self.at_once = not self.at_once  # the next one takes the other way
+        self.at_once = not self.at_once  # refreshes alternate between the two
         self._done()
 
     def can_append(self) -> bool:
@@ -251,7 +248,7 @@ class DuckStreamTable:
                 self._execute([_create(step.name, self.plan.text(step.relation))])
 
     def _applies(self, step: AnyStep) -> bool:
-        """Whether the step its condition speaks of asks for it."""
+        """Whether the step that its condition names requires it."""
         if step.only_if:
             return self._has_more(step.only_if)
         return not (isinstance(step, Fixpoint) and step.unless and self._has_more(step.unless))

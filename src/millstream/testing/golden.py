@@ -1,4 +1,4 @@
-"""Golden files: inputs and what must come of them, side by side.
+"""Golden files: inputs and expected outputs, side by side.
 
 A file holds cases separated by blank lines: lines `# title: ...` and other headers, the input, a line `----`, and the
 output. With MILLSTREAM_UPDATE_FIXTURES set in the environment the outputs are written instead of compared.
@@ -35,7 +35,7 @@ def read_cases(path: Path) -> list[Case]:
 
 
 def assert_golden(path: Path, compute: Callable[[Case], str]) -> None:
-    """Every case of the file comes out as it says there."""
+    """Every case of the file has the output that the file says."""
     cases = read_cases(path)
     outputs = [compute(case).strip() for case in cases]
     if os.environ.get(UPDATE):

@@ -1,6 +1,6 @@
 """Writes the pages of docs/operators from the delta rules' own docstrings, so that they cannot go stale.
 
-`python -m millstream.testing.operator_docs` writes them; with `--check` it only says whether they are up to date.
+`python -m millstream.testing.operator_docs` writes them; with `--check` it only reports whether they are up to date.
 """
 
 from __future__ import annotations
@@ -9,23 +9,13 @@ import inspect
 import re
 import sys
 import textwrap
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from millstream.diff import (
-    anti_join,
-    bag,
-    current_time,
-    inner_join,
-    keyed,
-    linear,
-    outer_join,
-    partition,
-    recursive,
-    semi_join,
-)
+from millstream.diff import bag, current_time
 from millstream.diff.aggregate import algebraic, extremum, rescan, wide_sum
-from millstream.diff.rules import RULES, STRATEGIES
+from millstream.diff.rules import RULES, NoRule, Rule
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -38,9 +28,12 @@ HEADINGS = (
     "NULL and duplicate behaviour",
     "Falls back when",
 )
-STAGES = (bag, keyed, partition, recursive)
+_OF_STAGES = tuple(e.stage for e in RULES if isinstance(e, NoRule) and e.stage)
+_OF_RULES = tuple(dict.fromkeys(e.delta.__module__ for e in RULES if isinstance(e, Rule)))
+
+STAGES = (bag, *(import_module(f"millstream.diff.{name}") for name in _OF_STAGES))
 FAMILIES = (algebraic, wide_sum, extremum, rescan)
-MODULES = (linear, current_time, inner_join, outer_join, semi_join, anti_join, *STAGES, *FAMILIES)
+MODULES = (*(import_module(name) for name in _OF_RULES), current_time, *STAGES, *FAMILIES)
 
 _NOTE = "<!-- written by python -m millstream.testing.operator_docs from the module's docstring -->"
 
@@ -56,18 +49,16 @@ def page(module: ModuleType) -> str:
 
 def index() -> str:
     """The list of operators with their strategies."""
-    rows = [
-        f"| {_spoken(operator.__name__)} | {STRATEGIES[operator]} | {_link(rule.__module__)} |"
-        for operator, rule in sorted(RULES.items(), key=lambda found: found[0].__name__)
-    ]
+    entries: list[Rule[Any] | NoRule] = list(RULES)
+    rows = [_row(entry) for entry in sorted(entries, key=lambda found: found.operator.__name__)]
     return "\n".join(
         [
             "# Operators",
             "",
             _NOTE,
             "",
-            "How the change of each operator is computed from the changes of its inputs. The formulas speak of",
-            "`new(x)`, a relation now, `delta(x)`, the weighted rows that lead from its old value to it, and `old(x)`,",
+            "How the change of each operator is computed from the changes of its inputs. In the formulas, `new(x)` is",
+            "a relation now, `delta(x)` the weighted rows that lead from its old value to its new one, and `old(x)`",
             "the first without the second.",
             "",
             "| operator | strategy | page |",
@@ -112,6 +103,13 @@ def main(arguments: list[str]) -> int:
         else:
             (folder / name).unlink()
     return 0
+
+
+def _row(entry: Rule[Any] | NoRule) -> str:
+    name = _spoken(entry.operator.__name__)
+    if isinstance(entry, Rule):
+        return f"| {name} | {entry.strategy} | {_link(entry.delta.__module__)} |"
+    return f"| {name} | no rule: {entry.reason} | {_link(entry.stage) if entry.stage else ''} |"
 
 
 def _parsed(module: ModuleType) -> tuple[str, dict[str, str]]:

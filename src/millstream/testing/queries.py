@@ -32,19 +32,19 @@ class From:
 
 
 @st.composite
-def queries(draw: st.DrawFn, tables: Tables, *, least: int = 3, most: int = 5, tells_time: bool = False) -> str:
+def queries(draw: st.DrawFn, tables: Tables, *, least: int = 3, most: int = 5, reads_clock: bool = False) -> str:
     """Random queries of three to five operators, scans not counted."""
-    return make_query(Choices.drawn(draw), tables, least=least, most=most, tells_time=tells_time)
+    return make_query(Choices.drawn(draw), tables, least=least, most=most, reads_clock=reads_clock)
 
 
-def make_query(choices: Choices, tables: Tables, *, least: int = 3, most: int = 5, tells_time: bool = False) -> str:
+def make_query(choices: Choices, tables: Tables, *, least: int = 3, most: int = 5, reads_clock: bool = False) -> str:
     """A query of the given choices, of that many operators."""
-    return _Builder(choices, tables, tells_time=tells_time).query(choices.number(least, most))
+    return _Builder(choices, tables, reads_clock=reads_clock).query(choices.number(least, most))
 
 
 class _Builder:
-    def __init__(self, choices: Choices, tables: Tables, *, tells_time: bool) -> None:
-        self._choices, self._scalars = choices, Scalars(choices, tells_time)
+    def __init__(self, choices: Choices, tables: Tables, *, reads_clock: bool) -> None:
+        self._choices, self._scalars = choices, Scalars(choices, reads_clock)
         self._pick, self._chance, self._some = choices.pick, choices.chance, choices.some
         self._bases = [
             From(name, tuple(Col(c.name, KINDS[c.type]) for c in columns), _BASE_ROWS)
@@ -222,7 +222,7 @@ class _Builder:
             order = ", ".join(f"{c.text}{self._pick(['', ' DESC'])}" for c in source.columns)
             column = self._pick(numbers)
             of_peers = [("RANK()", "int"), (f"COUNT({column.text})", "big"), (f"MAX({column.text})", column.kind)]
-            # a second call that tells equal rows apart could pair them with the first one's values in any way
+            # a second call that distinguishes equal rows could pair them with the first one's values in any way
             of_rows = [] if calls else [("ROW_NUMBER()", "int"), (f"LAG({column.text})", column.kind)]
             call, kind = self._pick([*of_rows, *of_peers])
             over = "" if self._chance(5) else f"PARTITION BY {partition} "

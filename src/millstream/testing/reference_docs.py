@@ -1,4 +1,4 @@
-"""Writes the pages of errors and settings from the code, so that they cannot go stale.
+"""Writes the pages of errors, reasons and settings from the code, so that they cannot go stale.
 
 `python -m millstream.testing.reference_docs` writes them; with `--check` it only says whether they are up to date.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from millstream import settings
 from millstream.errors import Code
+from millstream.reasons import CaptureReason, Place, Reason
 from millstream.settings import Settings
 
 
@@ -33,6 +34,40 @@ def errors_page() -> str:
             "",
         ]
     )
+
+
+_SHOWN_IN = {
+    Place.HISTORY: (
+        "In `refresh_history` and in the result of a refresh; `explain` and `validate` list those for which a query",
+        "may be recomputed. [Actions and reasons](reference.md#actions-and-reasons) has the action of each.",
+    ),
+    Place.SERVED: (
+        "In `millstream.served_tables.reason` of the database that holds the [served table](serving.md): why it was",
+        "last written and, for all but `CHANGED`, why as a whole.",
+    ),
+    Place.SOURCES: (
+        "In `millstream sources`, for a captured table that is not followed: one of these, the code of an",
+        "[error](errors.md) with its message, or a sentence about the table.",
+    ),
+}
+
+
+def reasons_page() -> str:
+    """All reasons with their meanings, by the place that shows them."""
+    lines = [
+        "# Reasons",
+        "",
+        "Why a refresh, a served table or a captured table is what its record says. A reason is one of these codes,",
+        "mostly followed by a colon and the facts. Match on the code; the facts may change. A stream table in `ERROR`",
+        "has the code of an [error](errors.md) as its reason.",
+    ]
+    for place, where in _SHOWN_IN.items():
+        shown = [(reason, reason.sentences[place]) for reason in Reason if place in reason.sentences]
+        rows = [f"| `{reason}` | {sentence} |" for reason, sentence in shown]
+        lines += ["", f"## {place}", "", *where, "", "| reason | meaning |", "|---|---|", *rows]
+    sentences = [f"| {reason} | `{reason.state}` |" for reason in CaptureReason]
+    lines += ["", "The sentences, and the state they come with:", "", "| reason | state |", "|---|---|", *sentences]
+    return "\n".join([*lines, ""])
 
 
 def settings_page() -> str:
@@ -92,7 +127,7 @@ def _toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-PAGES = {"errors.md": errors_page, "settings.md": settings_page}
+PAGES = {"errors.md": errors_page, "reasons.md": reasons_page, "settings.md": settings_page}
 
 
 def main(arguments: list[str]) -> int:

@@ -27,10 +27,10 @@ class Col:
 
 @dataclass(frozen=True)
 class Scalars:
-    """Makes expressions of the given choices; those that tell the time change without their columns changing."""
+    """Makes expressions of the given choices; those with the current time change though their columns do not."""
 
     choices: Choices
-    tells_time: bool = False
+    reads_clock: bool = False
 
     def expression(self, column: Col, columns: Sequence[Col]) -> Col:
         """An expression of the column's kind, or a comparison."""
@@ -110,7 +110,7 @@ class Scalars:
 
     def _literals(self, kind: str) -> Sequence[str]:
         literals = _LITERALS.get(kind, ("TRUE", "FALSE"))
-        return (_HOUR, *literals, _HOUR) if self.tells_time and kind == "int" else literals
+        return (_HOUR, *literals, _HOUR) if self.reads_clock and kind == "int" else literals
 
 
 def _meet(left: Col, right: Col) -> bool:

@@ -1,7 +1,7 @@
 """Random source tables and random changes to them.
 
 Values come from small domains, so that keys meet, rows repeat and NULLs are everywhere. A change is one number, read
-against the rows that are there at that moment: a batch never removes what is not there, and shrinks well.
+against the rows that exist at that moment: a batch never removes rows that do not exist, and shrinks well.
 """
 
 from __future__ import annotations

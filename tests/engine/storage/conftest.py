@@ -1,19 +1,15 @@
-"""Both ways to the lake, and a view of a table that trusts neither: plain Spark and Delta."""
+"""Both paths to the lake, and a view of a table that trusts neither: plain Spark and Delta."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kits.storage import Lake
 from millstream.engine.storage import DeltaStore
 from millstream.settings import Settings
-
-sys.path.insert(0, str(Path(__file__).parent))  # for the module below, which is no test
-
-from storage_kit import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,9 +17,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["direct", "spark"])
 def way(request: pytest.FixtureRequest) -> str:
-    """`direct` is the direct way wherever it can be taken, `spark` never takes it.
+    """`direct` is the direct path wherever it can be taken, `spark` never takes it.
 
-    `scan` is the direct way for tables too large to be read on the driver.
+    `scan` is the direct path for tables too large to be read on the driver.
     """
     return str(request.param)
 
@@ -31,13 +27,13 @@ def way(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store(spark: SparkSession, way: str, monkeypatch: pytest.MonkeyPatch) -> DeltaStore:
     if way == "scan":
-        monkeypatch.setattr("millstream.engine.storage.driver_scan.MAX_ROWS", -1)
+        monkeypatch.setattr("millstream.engine.storage.read.driver_scan.MAX_ROWS", -1)
     return DeltaStore(spark, Settings(direct_way="never" if way == "spark" else "auto"))
 
 
 @pytest.fixture
 def both(spark: SparkSession) -> tuple[DeltaStore, DeltaStore]:
-    """The direct way and the Spark way, for tests that only read what plain Spark wrote."""
+    """The direct path and the Spark path, for tests that only read what plain Spark wrote."""
     return DeltaStore(spark, Settings()), DeltaStore(spark, Settings(direct_way="never"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
-from storage_kit import (
+
+from kits.storage import (
     KSD,
     Lake,
     assert_readable,
@@ -26,10 +28,10 @@ from storage_kit import (
     rows,
     summed,
 )
-
 from millstream import naming
 from millstream.engine.storage import CHANGE, INSERT, POSTIMAGE, PREIMAGE, ChangeSet, DeltaStore, RangeKind, Txn
 from millstream.errors import Code, MillstreamError
+from millstream.settings import Settings
 
 pytestmark = pytest.mark.spark
 
@@ -105,10 +107,29 @@ def test_keyed_changes(store: DeltaStore, lake: Lake) -> None:
     assert [metrics[f"numTargetRows{kind}"] for kind in ("Inserted", "Updated", "Deleted")] == ["1", "2", "1"]
 
 
+@pytest.mark.parametrize("key", [("k",), ()], ids=["keyed", "bag"])
+def test_delete_insert_updates_no_row(spark: Any, way: str, lake: Lake, key: Sequence[str]) -> None:
+    """`delete_insert` removes all affected rows and inserts their new versions, on both paths, in one commit."""
+    direct_way = "never" if way == "spark" else "auto"
+    store, path = DeltaStore(spark, Settings(direct_way=direct_way, merge_strategy="delete_insert")), lake.path()
+    store.create(path, KSD, stats_columns=["k"])
+    store.append(path, rows((1, "a", None), (2, "b", None), (None, "n", None)), next_txn(), {})
+    removed = found(store, path, "k = 1 OR k IS NULL")
+    removed = removed.append_column(CHANGE, pa.array([PREIMAGE, PREIMAGE]))
+    added = rows((1, "A", None), (None, "N", None)).append_column(CHANGE, pa.array([POSTIMAGE, POSTIMAGE]))
+    commit = change(store, path, removed, added, key=key)
+    assert commit is not None
+    assert (commit.version, commit.rows_written, commit.rows_removed) == (2, 2, 2)
+    after = assert_readable(lake, direct(spark), path, after=1)
+    assert after == {(1, "A", None): 1, (2, "b", None): 1, (None, "N", None): 1}
+    feed = [(r["_change_type"], r["s"]) for r in lake.feed(1, 2).collect()]
+    assert sorted(feed) == [("delete", "a"), ("delete", "n"), ("insert", "A"), ("insert", "N")]
+    metrics = spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").collect()[0]["operationMetrics"]
+    assert [metrics[f"numTargetRows{kind}"] for kind in ("Inserted", "Updated", "Deleted")] == ["2", "0", "2"]
+
+
 @pytest.mark.parametrize("limit", [0, 50_000], ids=["written by spark", "written by us"])
 def test_changes_spark_has_yet_to_compute(spark: Any, way: str, lake: Lake, limit: int) -> None:
-    from millstream.settings import Settings
-
     store = DeltaStore(spark, Settings(direct_way="never" if way == "spark" else "auto", direct_max_rows=limit))
     path = lake.path()
     store.create(path, KSD, stats_columns=["k"])
@@ -239,7 +260,7 @@ def test_switching_the_change_feed_on(store: DeltaStore, lake: Lake) -> None:
 
 
 def test_compaction_changes_nothing(store: DeltaStore, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.engine.storage.compaction._MIN_DEAD_ROWS", 1)
+    monkeypatch.setattr("millstream.engine.storage.write.compaction._MIN_DEAD_ROWS", 1)
     path = lake.path()
     store.create(path, KSD, stats_columns=["k"])
     store.append(path, rows(*((i, "s", None) for i in range(20))), next_txn(), {})
@@ -256,7 +277,7 @@ def test_compaction_changes_nothing(store: DeltaStore, lake: Lake, monkeypatch: 
 
 
 def test_spark_keeps_a_table_we_write_in_order(store: DeltaStore, lake: Lake, path: str) -> None:
-    """Delta's own commands work on what the direct way left: dead rows are purged, unused files deleted."""
+    """Delta's own commands work on what the direct path left: dead rows are purged, unused files deleted."""
     change(store, path, found(store, path, "k = 2").slice(0, 2), rows((8, "h", None)))
     before = lake.contents()
     lake.vacuum()

@@ -9,9 +9,22 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from storage_kit import KSD, Bag, Lake, assert_readable, bag, bag_of_arrow, change, direct, rows, summed, without_places
 
-from millstream.engine.storage import DeltaStore, fold
+from kits.storage import (
+    KSD,
+    Bag,
+    Lake,
+    assert_readable,
+    bag,
+    bag_of_arrow,
+    change,
+    direct,
+    rows,
+    summed,
+    without_places,
+)
+from millstream.engine.storage import DeltaStore
+from millstream.engine.storage.write import fold
 
 pytestmark = pytest.mark.spark
 

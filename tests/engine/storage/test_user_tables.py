@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from storage_kit import Lake, bag, summed
 
+from kits.storage import Lake, bag, summed
 from millstream.engine.storage import DeltaStore
 
 pytestmark = pytest.mark.spark
@@ -54,7 +54,7 @@ def test_a_life(both: Sequence[DeltaStore], lake: Lake, path: str, monkeypatch: 
         for after, expected_feed in feeds.items():
             assert summed(store.changes(path, after, 5).frame) == expected_feed
         assert summed(store.changes(path, 1, 5, ["S"]).frame) == _projected(feeds[1], 1)
-    monkeypatch.setattr("millstream.engine.storage.driver_scan.MAX_ROWS", -1)
+    monkeypatch.setattr("millstream.engine.storage.read.driver_scan.MAX_ROWS", -1)
     for version, expected in plain.items():
         assert bag(both[0].read(path, version)) == expected
 

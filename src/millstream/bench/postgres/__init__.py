@@ -1,1 +1,1 @@
-"""What PostgreSQL costs: capture in the application's statements, the way to a served table, polls, first loads."""
+"""What PostgreSQL costs: capture in the application's statements, latency to a served table, ticks, first loads."""

@@ -1,4 +1,4 @@
-"""When an application hears that a served table has changed: the notification comes with its COMMIT."""
+"""When an application is notified that a served table has changed: the NOTIFY arrives with its COMMIT."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import Self
 
 from millstream.bench.postgres.shop import Connection
-from millstream.sinks.postgres.news import CHANNEL
+from millstream.sinks.postgres.notify import CHANNEL
 
 _PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 
 
 class Arrivals:
-    """Listens over a connection of its own, which is closed at the end."""
+    """Listens over a separate connection, which it closes at the end."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -35,7 +35,7 @@ class Arrivals:
         self._connection.close()
 
     def forget(self) -> None:
-        """What was heard before does not count."""
+        """Ignore the notifications received so far."""
         while not self._heard.empty():
             self._heard.get()
 
@@ -43,7 +43,7 @@ class Arrivals:
         """When the next notification came, by `time.perf_counter`.
 
         Raises:
-            AssertionError: there is none.
+            AssertionError: none arrived in time.
         """
         try:
             return self._heard.get(timeout=_PATIENCE_SECONDS)

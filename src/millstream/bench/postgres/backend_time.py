@@ -1,4 +1,4 @@
-"""How long a server's process has been on a CPU: what others do on the machine is not in it."""
+"""The CPU time of a server process, which other load on the machine does not affect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _USER_TICKS, _SYSTEM_TICKS = 11, 12  # counted after the program's name, which m
 
 
 def cpu_seconds(pid: int) -> float:
-    """By the scheduler's own count, or by the clock's ticks, where the kernel has only those."""
+    """From the scheduler's own count, or from clock ticks if the kernel has only those."""
     try:
         on_cpu = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
     except FileNotFoundError:

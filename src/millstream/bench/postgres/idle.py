@@ -1,4 +1,4 @@
-"""What a tick costs that finds nothing, with many captured tables in one database; no query runs on Spark in it."""
+"""The cost of a tick that finds nothing, with many captured tables in one database; it runs no Spark query."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Sample:
     tick_ms: float
 
 
-def measure(ms: Millstream, shop: Shop, *, tables: int, rounds: int, tell: Callable[[str], None]) -> list[Sample]:
-    """Ticks in a database that is still, and in one where something else has been written since the last."""
+def measure(ms: Millstream, shop: Shop, *, tables: int, rounds: int, announce: Callable[[str], None]) -> list[Sample]:
+    """Ticks in an idle database, and in one where another table was written since the last tick."""
     names = [f"{DATABASE}.public.t{number}" for number in range(tables)]
     samples: list[Sample] = []
     with shop.owner() as owner:
@@ -35,10 +35,10 @@ def measure(ms: Millstream, shop: Shop, *, tables: int, rounds: int, tell: Calla
         for number in range(tables):
             owner.execute(f"CREATE TABLE t{number} (id bigint PRIMARY KEY, a text)".encode())
             owner.execute(f"INSERT INTO t{number} VALUES (1, 'a')".encode())
-        tell(f"capturing {tables} tables")
+        announce(f"capturing {tables} tables")
         ms.attach(DATABASE, str(shop.address), cdc="trigger")
         ms.create_stream_table(READER, " UNION ALL ".join(f"SELECT id, a FROM {n}" for n in names), initialize=False)
-        advance = ms._engine.captured.advance
+        advance = ms._runtime.captures.advance
         for number in range(1 - _WARM_UP, rounds + 1):
             for case in (QUIET, BUSY):
                 if case == BUSY:

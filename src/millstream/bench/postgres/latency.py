@@ -24,7 +24,7 @@ _QUERY = "SELECT region, SUM(amount) AS total, COUNT(*) AS n FROM {orders} GROUP
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One round of one way of capture, in milliseconds."""
+    """One round of one capture mode, in milliseconds."""
 
     way: str
     round: int
@@ -35,18 +35,18 @@ class Sample:
 
 
 def measure(
-    ms: Millstream, shops: dict[str, Shop], *, rows: int, rounds: int, tell: Callable[[str], None]
+    ms: Millstream, shops: dict[str, Shop], *, rows: int, rounds: int, announce: Callable[[str], None]
 ) -> list[Sample]:
-    """All rounds after some that warm up; the ways take turns.
+    """All rounds after some that warm up; the capture modes take turns.
 
     Args:
-        shops: a database for each way of capture, `trigger` and `wal`.
+        shops: a database for each capture mode, `trigger` and `wal`.
     """
     samples: list[Sample] = []
     with ExitStack() as stack:
-        tables = [stack.enter_context(_served(ms, way, shop, rows, tell)) for way, shop in shops.items()]
+        tables = [stack.enter_context(_served(ms, way, shop, rows, announce)) for way, shop in shops.items()]
         for number in range(1 - _WARM_UP, rounds + 1):
-            tell(f"from COMMIT to the served row, round {number} of {rounds}")
+            announce(f"from COMMIT to the served row, round {number} of {rounds}")
             for served in tables:
                 sample = served.change(number, trivial_job_ms(ms))
                 if number > 0:
@@ -67,14 +67,14 @@ def trivial_job_ms(ms: Millstream) -> float:
 
 
 @contextmanager
-def _served(ms: Millstream, way: str, shop: Shop, rows: int, tell: Callable[[str], None]) -> Iterator[_Served]:
+def _served(ms: Millstream, way: str, shop: Shop, rows: int, announce: Callable[[str], None]) -> Iterator[_Served]:
     """A captured table, and an aggregate over it that is served beside it."""
     with shop.owner() as application, Arrivals(shop.owner()) as arrivals:
-        tell(f"filling a table with {rows:,} rows ({way})")
+        announce(f"filling a table with {rows:,} rows ({way})")
         create_table(application, "orders", rows)
         served = _Served(ms, way, shop, rows, application, arrivals)
         ms.attach(served.database, str(shop.address), cdc=way)
-        tell(f"loading {rows:,} rows and serving an aggregate ({way})")
+        announce(f"loading {rows:,} rows and serving an aggregate ({way})")
         query = _QUERY.format(orders=f"{served.database}.public.orders")
         to = f"{served.database}.public.totals"
         ms.create_stream_table(served.name, query, refresh_mode="DIFFERENTIAL", serve_to=to)
@@ -100,7 +100,7 @@ class _Served:
         return f"totals_{self.way}"
 
     def change(self, number: int, trivial_ms: float) -> Sample:
-        """Commit changes of 100 rows, refresh, and note when the served table's COMMIT is heard of."""
+        """Commit changes of 100 rows, refresh, and record when the served table's COMMIT is notified."""
         self.arrivals.forget()
         with self.application.transaction():
             self._write(number + _WARM_UP)
@@ -118,7 +118,7 @@ class _Served:
         )
 
     def check(self) -> None:
-        """See that the served table is right, and that capture was what it is called."""
+        """Check that the served table is correct, and that the intended capture mode was used."""
         query = _QUERY.format(orders="orders")
         apart = f"(TABLE totals EXCEPT ALL ({query})) UNION ALL (({query}) EXCEPT ALL TABLE totals)"
         with self.shop.server.superuser(self.shop.name) as superuser:

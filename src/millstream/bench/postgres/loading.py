@@ -1,4 +1,4 @@
-"""The first load of a table into its mirror, against the plainest way there is to bring the same rows into Parquet.
+"""The first load of a table into its mirror, compared with the simplest way to write the same rows to Parquet.
 
 That is `COPY ... TO STDOUT` over one connection, its text parsed by pyarrow with all cores, and one Parquet file.
 """
@@ -37,18 +37,18 @@ class Sample:
 
 
 def measure(
-    ms: Millstream, shop: Shop, directory: Path, *, sizes: tuple[int, ...], rounds: int, tell: Callable[[str], None]
+    ms: Millstream, shop: Shop, directory: Path, *, sizes: tuple[int, ...], rounds: int, announce: Callable[[str], None]
 ) -> list[Sample]:
     """All rounds but the first of each size, which warms up."""
     samples: list[Sample] = []
     ms.attach(DATABASE, str(shop.address), cdc="trigger")
     for rows in sizes:
         table = f"orders_{rows}"
-        tell(f"filling a table with {rows:,} rows")
+        announce(f"filling a table with {rows:,} rows")
         with shop.owner() as owner:
             create_table(owner, table, rows)
         for number in range(rounds + 1):
-            tell(f"loading {rows:,} rows, round {number} of {rounds}")
+            announce(f"loading {rows:,} rows, round {number} of {rounds}")
             parts = _copied(shop, table, directory)
             load = _loaded(ms, table, rows if number == 0 else None)
             if number > 0:
@@ -58,14 +58,14 @@ def measure(
 
 
 def _loaded(ms: Millstream, table: str, expected: int | None) -> float:
-    """How long it takes to begin the capture of a table: triggers, the load, and its commit; then it is ended."""
-    captured, name = ms._engine.captured, f"{DATABASE}.public.{table}"
+    """How long starting the capture of a table takes: triggers, load, and commit. Capture is ended afterwards."""
+    captures, name = ms._runtime.captures, f"{DATABASE}.public.{table}"
     start = time.perf_counter()
-    with captured.beginning({name: tuple(COLUMNS)}):
+    with captures.beginning({name: tuple(COLUMNS)}):
         elapsed = time.perf_counter() - start
         if expected is not None and (found := ms.table(name).count()) != expected:
             raise AssertionError(f"{found} rows of {expected} were loaded")
-    captured.end_unread([name])
+    captures.end_unread([name])
     return elapsed
 
 
@@ -89,7 +89,7 @@ def _copied(shop: Shop, table: str, directory: Path) -> tuple[float, float, floa
 
 
 def _text(connection: Connection, table: str) -> bytes:
-    """By libpq itself: psycopg's loop takes longer than the server."""
+    """Uses libpq directly, because psycopg's loop takes longer than the server."""
     libpq, parts = connection.pgconn, list[bytes]()
     statement = sql.SQL("COPY {} TO STDOUT (FORMAT csv)").format(sql.Identifier(table))
     libpq.exec_(statement.as_bytes(connection))

@@ -1,11 +1,10 @@
-"""What capture costs the application: the same statements on tables that are captured and on tables that are not.
+"""What capture costs the application: the same statements on tables with and without capture.
 
-Each round runs them on every table, in an order of its own. Statements for one row take turns between the tables in
-small steps: the machine itself is faster in one second and slower in the next, and all tables are to have their share
-of both. They come in pipelines, so that the server's process need not sleep between them: to wake it takes as long as
-a statement, and does so more or less often for reasons that are not capture's. One table without capture is there
-twice: how much these two differ is the noise. Another lies on a server whose `wal_level` is not logical: what does that
-cost by itself?
+Each round runs them on every table, in random order. Single-row statements alternate between the tables in small
+steps, because the machine's speed varies from second to second and every table should get its share of both. They are
+sent in pipelines, so that the server's process does not sleep between them: waking it takes as long as a statement, and
+how often that happens has nothing to do with capture. One table without capture is measured twice; the difference
+between the two is the noise. Another lies on a server whose `wal_level` is not logical, to measure what that costs.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from psycopg.pq import ExecStatus
 
 from millstream.bench.postgres.backend_time import cpu_seconds
 from millstream.bench.postgres.shop import Connection, Shop, create_table, insertion, insertion_of_one
-from millstream.sources.postgres.buffers import install
-from millstream.sources.postgres.connection import connect
-from millstream.sources.postgres.publication import ensure_published
-from millstream.sources.postgres.relations import find_relation
-from millstream.sources.postgres.slot import advance, drop_slot, flush_wal, slot_of
-from millstream.sources.postgres.slot_creation import create_slot
-from millstream.sources.postgres.types import mirror_columns
+from millstream.postgres.connection import connect
+from millstream.sources.postgres.server.relations import find_relation
+from millstream.sources.postgres.triggers.buffers import install
+from millstream.sources.postgres.values.types import mirror_columns
+from millstream.sources.postgres.wal.publication import ensure_published
+from millstream.sources.postgres.wal.slot import advance, drop_slot, flush_wal, slot_of
+from millstream.sources.postgres.wal.slot_creation import create_slot
 
 _SLOT_SECONDS = 60.0
 _TURN = 100  # statements for one row; few enough that a pipeline's requests and answers fit into the socket
@@ -60,20 +59,20 @@ class Sample:
 
 
 def measure(
-    logical: Shop, replica: Shop, *, bulk_rows: int, single_rows: int, rounds: int, tell: Callable[[str], None]
+    logical: Shop, replica: Shop, *, bulk_rows: int, single_rows: int, rounds: int, announce: Callable[[str], None]
 ) -> list[Sample]:
-    """All rounds but the first, which warms up.
+    """All rounds except the first, which warms up.
 
     Args:
-        logical: a database of a server with wal_level = logical.
-        replica: one of a server without.
+        logical: a database on a server with wal_level = logical.
+        replica: a database on a server with wal_level = replica.
     """
     samples: list[Sample] = []
     with ExitStack() as stack:
         tables = [stack.enter_context(_opened(replica if way is Way.NONE_REPLICA else logical, way)) for way in Way]
         for number in range(rounds + 1):
-            tell(f"capture overhead, round {number} of {rounds}")
-            random = Random(number)  # what one leaves in the caches, another meets
+            announce(f"capture overhead, round {number} of {rounds}")
+            random = Random(number)  # so that no table always finds the caches that another one filled
             for size, rows, run in (("bulk", bulk_rows, _bulk), ("single", single_rows, _singles)):
                 for (way, statement), (wall, cpu) in run(tables, rows, random).items():
                     if number > 0:
@@ -177,7 +176,7 @@ def _opened(shop: Shop, way: Way) -> Iterator[_Table]:
 
 @contextmanager
 def _captured(shop: Shop, way: Way) -> Iterator[Callable[[], object]]:
-    """Capture a table as millstream would; gives what lets go of what was captured."""
+    """Capture a table as millstream would; returns a function that discards the captured changes."""
     if way not in (Way.TRIGGER, Way.WAL):
         yield lambda: None
         return

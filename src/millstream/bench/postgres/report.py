@@ -72,7 +72,7 @@ def _verdict(is_reached: bool, text: str) -> str:
 
 
 def added(samples: Samples, way: str, size: str, statement: str, measure: str) -> list[float]:
-    """What a way of capture adds to a row in each round, in microseconds.
+    """What a capture mode adds to a row in each round, in microseconds.
 
     Args:
         measure: `wall_us` or `cpu_us`.

@@ -1,4 +1,4 @@
-"""Measures capture, serving, polls and first loads on a PostgreSQL that is started for it, all in one process."""
+"""Measures capture, serving, ticks and first loads on PostgreSQL servers that it starts, all in one process."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def run_postgres(
 
 
 def measured(
-    sizes: Sizes, tell: Callable[[str], None], opened: Callable[[Path], Millstream] | None = None
+    sizes: Sizes, announce: Callable[[str], None], opened: Callable[[Path], Millstream] | None = None
 ) -> dict[str, Any]:
     """The raw data.
 
     Args:
-        opened: opens the lake that is measured with.
+        opened: opens the lake to measure.
 
     Raises:
         MillstreamError: DEPENDENCY_MISSING if the server or the driver is not installed.
@@ -81,7 +81,7 @@ def measured(
         ) from e
     from millstream.service import connect
 
-    tell("starting two PostgreSQL servers")
+    announce("starting two PostgreSQL servers")
     with Server({**SETTINGS, **LOGICAL}) as server:
         with Server(SETTINGS) as other:
             overheads = overhead.measure(
@@ -90,17 +90,21 @@ def measured(
                 bulk_rows=sizes.bulk_rows,
                 single_rows=sizes.single_rows,
                 rounds=sizes.overhead_rounds,
-                tell=tell,
+                announce=announce,
             )
         with (
             tempfile.TemporaryDirectory(prefix="millstream-bench-") as name,
-            (opened or partial(connect, progress=tell))(Path(name) / "lake") as ms,
+            (opened or partial(connect, progress=announce))(Path(name) / "lake") as ms,
         ):
             shops = {"trigger": new_shop(server), "wal": new_shop(server)}
-            latencies = latency.measure(ms, shops, rows=sizes.served_rows, rounds=sizes.latency_rounds, tell=tell)
-            ticks = idle.measure(ms, new_shop(server), tables=sizes.idle_tables, rounds=sizes.idle_rounds, tell=tell)
+            latencies = latency.measure(
+                ms, shops, rows=sizes.served_rows, rounds=sizes.latency_rounds, announce=announce
+            )
+            ticks = idle.measure(
+                ms, new_shop(server), tables=sizes.idle_tables, rounds=sizes.idle_rounds, announce=announce
+            )
             loads = loading.measure(
-                ms, new_shop(server), Path(name), sizes=sizes.loaded_rows, rounds=sizes.load_rounds, tell=tell
+                ms, new_shop(server), Path(name), sizes=sizes.loaded_rows, rounds=sizes.load_rounds, announce=announce
             )
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

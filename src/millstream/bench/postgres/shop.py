@@ -1,4 +1,4 @@
-"""The PostgreSQL of the benchmark: a server of its own, roles without special rights, and tables of eight columns."""
+"""The PostgreSQL database of the benchmark: roles without special rights, and tables of eight columns."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from millstream.sources.postgres.address import Address
+from millstream.postgres.address import Address
 from millstream.testing.postgres_server import FAST, Server
 
 OWNER, MILLSTREAM = "shop_owner", "millstream"
 SETTINGS = {
     **FAST,
     "shared_buffers": "256MB",
-    # what a server does by itself now and then is no part of what is compared
+    # background work of the server must not disturb the comparison
     "autovacuum": "off",
     "max_wal_size": "8GB",
     "checkpoint_timeout": "1h",
@@ -53,7 +53,7 @@ class Shop:
 
     @property
     def address(self) -> Address:
-        """As millstream reaches it: no superuser, but a member of the tables' owner, and allowed to replicate."""
+        """With millstream's role: not a superuser, but a member of the tables' owner, and allowed to replicate."""
         return Address.parse(self.server.url(self.name, MILLSTREAM))
 
     def owner(self) -> Connection:

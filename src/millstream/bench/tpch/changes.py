@@ -29,7 +29,7 @@ _PICKED_BY = {
     "supplier": "s_suppkey",
     "partsupp": "ps_partkey, ps_suppkey",
 }
-_TOLD_APART_BY = {"lineitem": "l_orderkey, l_linenumber"}
+_IDENTIFIED_BY = {"lineitem": "l_orderkey, l_linenumber"}
 # `{h}` is a number that differs from row to row and from cycle to cycle; most of these decide about some query's filter
 _UPDATES = {
     "orders": "o_custkey = 1 + pmod({h}, {customers}), o_totalprice = o_totalprice + 1, "
@@ -77,8 +77,8 @@ class Changes:
             self._bring_back(table)
 
     def _delete_and_update(self, table: str) -> None:
-        """RF2 and updates, in a commit that rewrites each file once; the source of the MERGE has nothing to say."""
-        number = f"xxhash64({_TOLD_APART_BY.get(table, _PICKED_BY[table])}, {self.cycle}, {self.seed})"
+        """RF2 and updates, in one commit that rewrites each file once; the source of the MERGE is a dummy row."""
+        number = f"xxhash64({_IDENTIFIED_BY.get(table, _PICKED_BY[table])}, {self.cycle}, {self.seed})"
         text = _UPDATES[table].format(h=number, customers=self._size("customer"), suppliers=self._size("supplier"))
         self.ms.sql(
             f"MERGE INTO {table} USING (SELECT 1) ON {self._picked(table, self.cycle, 0.0, 0.6)} "
@@ -87,7 +87,7 @@ class Changes:
         )
 
     def _insert_new(self, table: str) -> None:
-        """RF1: orders like generated ones, under keys that nothing has had before, and their lines."""
+        """RF1: copies of generated orders under keys not used before, and their lines."""
         offset = self.cycle * self._size("orders") * 10
         key = _PICKED_BY[table]
         columns = ", ".join(f"{c} + {offset}" if c == key else c for c in self.ms.table(table).columns)

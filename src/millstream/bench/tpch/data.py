@@ -28,7 +28,9 @@ def generate(directory: Path, scale: float) -> None:
     program = str(beside) if beside.exists() else shutil.which("tpcgen-cli")
     if program is None:
         raise MillstreamError(
-            Code.DEPENDENCY_MISSING, "tpcgen-cli, which makes TPC-H's data, is not there", hint="pip install tpcgen-cli"
+            Code.DEPENDENCY_MISSING,
+            "tpcgen-cli, which generates TPC-H's data, is not installed",
+            hint="pip install tpcgen-cli",
         )
     command = [program, "tpch", "parquet", "--scale-factor", str(scale), "--output-dir", str(directory), "--quiet"]
     subprocess.run(command, check=True)

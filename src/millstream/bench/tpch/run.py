@@ -56,16 +56,16 @@ def run_tpch(
     """
     from millstream.service import connect
 
-    tell = progress or (lambda _: None)
+    announce = progress or (lambda _: None)
     factor = scale or (0.1 if quick else 1)
     with tempfile.TemporaryDirectory(prefix="millstream-tpch-") as directory:
         generated = Path(directory) / "generated"
-        tell(f"generating TPC-H at scale factor {factor:g}")
+        announce(f"generating TPC-H at scale factor {factor:g}")
         generate(generated, factor)
-        with connect(Path(directory) / "lake", progress=tell) as ms:
-            tell("loading TPC-H")
+        with connect(Path(directory) / "lake", progress=announce) as ms:
+            announce("loading TPC-H")
             load(ms, generated)
-            samples = _measured(ms, factor, 1 if quick else CYCLES, tell)
+            samples = _measured(ms, factor, 1 if quick else CYCLES, announce)
     result = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
@@ -76,26 +76,26 @@ def run_tpch(
     show(output, result, write_report(result, out or DEFAULT_OUT, quick=quick))
 
 
-def _measured(ms: Millstream, scale: float, cycles: int, tell: Callable[[str], None]) -> list[Sample]:
+def _measured(ms: Millstream, scale: float, cycles: int, announce: Callable[[str], None]) -> list[Sample]:
     """All queries in both modes, cycle by cycle; the first cycle warms the JVM up and is left out."""
     changes, samples = Changes(ms, FRACTION), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that ORDER BY is dropped, which is said once per table
         for number in NUMBERS:
             for mode in MODES:
-                tell(f"loading q{number} ({mode})")
+                announce(f"loading q{number} ({mode})")
                 ms.create_stream_table(_name(number, mode), query(number, scale), refresh_mode=mode)
     for cycle in range(cycles + 1):
-        tell(f"changing {FRACTION:.1%} of orders and lineitem, cycle {cycle} of {cycles}")
+        announce(f"changing {FRACTION:.1%} of orders and lineitem, cycle {cycle} of {cycles}")
         changes.apply(others=())
         for number in NUMBERS:
             for mode in MODES:
-                tell(f"cycle {cycle} of {cycles}: q{number} ({mode})")
+                announce(f"cycle {cycle} of {cycles}: q{number} ({mode})")
                 sample = _refreshed(ms, number, mode, cycle)
                 if cycle > 0:
                     samples.append(sample)
     for number in NUMBERS:
-        tell(f"verifying q{number}")
+        announce(f"verifying q{number}")
         if not ms.verify(_name(number, MODES[1])).ok:
             raise AssertionError(f"q{number} differs from its query")
     return samples

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqlalchemy.engine import Connection
 
 _METADATA = sa.MetaData()
@@ -141,7 +143,7 @@ sa.Table(
 )
 
 
-def upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection, _root: Path | None) -> None:
     """Make the tables, and the one row that gives the lake its id."""
     _METADATA.create_all(connection, checkfirst=False)
     first = {"only_row": 1, "lake_id": str(uuid.uuid4()), "generation": 0, "last_refresh_id": 0}

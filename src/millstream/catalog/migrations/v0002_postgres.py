@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqlalchemy.engine import Connection
 
 _METADATA = sa.MetaData()
@@ -77,6 +79,6 @@ _SERVINGS = sa.Table(
 )
 
 
-def upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection, _root: Path | None) -> None:
     """Create the tables."""
     _METADATA.create_all(connection, tables=[_DATABASES, _CAPTURES, _SERVINGS], checkfirst=False)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode, OpenTick, Serving
+from millstream.catalog.capture_state import CaptureState, DatabaseState
 from millstream.catalog.schema import captures, databases, servings
+from millstream.catalog.serving_details import ServingDetails
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Row
@@ -30,7 +32,7 @@ def put(connection: Connection, item: AttachedDatabase, now: datetime) -> None:
         "reached_at": item.reached_at,
         "last_tick": item.last_tick,
         "open_tick": {"id": tick.id, "position": dict(tick.position)} if tick is not None else None,
-        "details": dict(item.details),
+        "details": item.state.dump(),
         "updated_at": now,
     }
     _upsert(connection, databases, {"name": item.name}, values, now)
@@ -49,7 +51,7 @@ def put_capture(connection: Connection, item: Capture, now: datetime) -> None:
         "filenodes": item.filenodes,
         "path": item.path,
         "version": item.version,
-        "details": dict(item.details),
+        "details": item.state.dump(),
         "updated_at": now,
     }
     _upsert(connection, captures, {"id": item.id}, values, now)
@@ -61,7 +63,7 @@ def put_serving(connection: Connection, item: Serving, now: datetime) -> None:
         "database": item.database,
         "schema_name": item.schema,
         "table_name": item.table,
-        "details": dict(item.details),
+        "details": item.details.dump(),
         "updated_at": now,
     }
     _upsert(connection, servings, {"stream_table_id": item.table_id}, values, now)
@@ -126,7 +128,7 @@ def _database(row: Row[Any]) -> AttachedDatabase:
         reached_at=row.reached_at,
         last_tick=row.last_tick,
         open_tick=OpenTick(id=tick["id"], position=tick["position"]) if tick is not None else None,
-        details=row.details,
+        state=DatabaseState.load(row.details),
     )
 
 
@@ -143,7 +145,7 @@ def _capture(row: Row[Any]) -> Capture:
         filenodes=row.filenodes,
         path=row.path,
         version=row.version,
-        details=row.details,
+        state=CaptureState.load(row.details),
     )
 
 
@@ -153,5 +155,5 @@ def _serving(row: Row[Any]) -> Serving:
         database=row.database,
         schema=row.schema_name,
         table=row.table_name,
-        details=row.details,
+        details=ServingDetails.load(row.details),
     )

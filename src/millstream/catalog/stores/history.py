@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +22,7 @@ _FROM_SCRATCH = (Action.FULL, Action.REINITIALIZE)
 # Built once: for a refresh that finds nothing to do, building statements would cost more than running them.
 _suspended = stream_tables.c.status == Status.SUSPENDED
 _unmarked = stream_tables.c.reinit_mark == sa.bindparam("seen_mark")
-# What every success sets, beside its parameters. A table suspended meanwhile stays so.
+# What every success sets, beside its parameters. A table that was suspended in between stays suspended.
 _SUCCEED = (
     sa.update(stream_tables)
     .where(stream_tables.c.id == sa.bindparam("of_id"))
@@ -66,7 +64,6 @@ def begin(connection: Connection, refresh_id: int, start: RefreshStart, now: dat
             old_frontier=intent.old_frontier,
             new_frontier=intent.new_frontier,
             base_frontier=intent.base_frontier,
-            plan=intent.plan,
             reinit_mark=intent.reinit_mark,
             created_at=now,
         )
@@ -83,7 +80,6 @@ def _intent(refresh_id: int, start: RefreshStart, mark: int, now: datetime) -> I
         old_frontier=dict(start.old_frontier),
         new_frontier=dict(start.new_frontier),
         base_frontier=dict(start.base_frontier),
-        plan=dict(start.plan),
         reinit_mark=mark,
         created_at=now,
     )
@@ -137,7 +133,7 @@ def _completed(intent: Intent, outcome: RefreshOutcome) -> dict[str, Any]:
         "rows_inserted": outcome.rows_inserted,
         "rows_updated": outcome.rows_updated,
         "rows_deleted": outcome.rows_deleted,
-        "details": plain(outcome.details),
+        "details": {} if outcome.details is None else outcome.details.dump(),
         "error_code": None,
         "error_message": None,
     }
@@ -153,7 +149,6 @@ def fail(
     max_consecutive_errors: int,
     keep_intent: bool,
     duration_ms: float | None,
-    details: Mapping[str, Any],
 ) -> None:
     """Record that a refresh failed."""
     _count_error(connection, intent.table_id, error, now, max_consecutive_errors)
@@ -165,7 +160,6 @@ def fail(
         "status": RefreshStatus.FAILED,
         "error_code": error.code,
         "error_message": storable(error.message),
-        "details": plain(details),
     }
     _finish(connection, intent, values, now, duration_ms)
 
@@ -207,7 +201,6 @@ def no_data(connection: Connection, refresh_id: int, given: NoData, now: datetim
         "duration_ms": _milliseconds(given.started_at, now),
         "reason": given.reason,
         "freshness_deadline": given.freshness_deadline,
-        "details": plain(given.details),
     }
     connection.execute(_INSERT, row)
 
@@ -222,7 +215,7 @@ def skip(
 
 
 def close_intent(connection: Connection, intent: Intent) -> None:
-    """Delete an intent. Whoever lost its lock meanwhile finds that another process has recovered it: and stops here."""
+    """Delete an intent. A process that has lost its lock finds here that another one has recovered the refresh."""
     if connection.execute(sa.delete(intents).where(_is(intent))).rowcount != 1:
         raise _no_longer_open(intent)
 
@@ -235,7 +228,7 @@ def check_intent(connection: Connection, intent: Intent) -> None:
 
 def abandon(connection: Connection, intent: Intent, reason: str, now: datetime) -> None:
     """Close the intent of a refresh that committed nothing; a row still RUNNING becomes FAILED."""
-    # A drop takes the table's row, then its intent: so does this, lest the two wait for each other.
+    # A drop takes the table's row, then its intent: so does this, so that the two never wait for each other.
     connection.execute(sa.select(stream_tables.c.id).where(stream_tables.c.id == intent.table_id).with_for_update())
     close_intent(connection, intent)
     running = (refresh_history.c.refresh_id == intent.refresh_id) & (refresh_history.c.status == RefreshStatus.RUNNING)
@@ -252,19 +245,6 @@ def abandon(connection: Connection, intent: Intent, reason: str, now: datetime) 
 def prune(connection: Connection, before: datetime) -> int:
     """Delete the rows of refreshes that ended before a time."""
     return connection.execute(sa.delete(refresh_history).where(refresh_history.c.end_time < before)).rowcount
-
-
-def plain(value: Any) -> Any:
-    """A refresh's notes about itself as JSON can hold them: an odd note must not fail the refresh that made it."""
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, str):
-        return storable(value)
-    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return storable(str(value))
 
 
 def storable(text: str) -> str:

@@ -23,7 +23,7 @@ _NEXT_ID = sa.update(lake).values(last_refresh_id=_highest + 1).returning(lake.c
 
 
 def bump_generation(connection: Connection) -> int:
-    """Tell other processes that definitions changed. The row's lock serialises all that do."""
+    """Have other processes see that definitions changed. The row's lock serialises all that change them."""
     change = sa.update(lake).values(generation=lake.c.generation + 1).returning(lake.c.generation)
     return int(connection.execute(change).scalar_one())
 
@@ -38,12 +38,12 @@ def namespace(kind: ObjectKind) -> str:
     return "FUNCTION" if kind is ObjectKind.FUNCTION else "RELATION"
 
 
-def put(connection: Connection, item: LakeObject, now: datetime, *, replace: bool) -> None:
+def put(connection: Connection, item: LakeObject, now: datetime, *, is_replaced: bool) -> None:
     """Insert an object, or replace one of the same kind."""
     if item.kind is not ObjectKind.FUNCTION:
         _refuse_stream_table(connection, item.name)
     old_kind = connection.execute(sa.select(lake_objects.c.kind).where(_is(item.kind, item.name))).scalar()
-    if old_kind is not None and not (replace and old_kind == item.kind):
+    if old_kind is not None and not (is_replaced and old_kind == item.kind):
         raise MillstreamError(
             Code.NAME_TAKEN,
             f"a {old_kind.lower()} named {item.name} exists",
@@ -55,7 +55,7 @@ def put(connection: Connection, item: LakeObject, now: datetime, *, replace: boo
         "provider": item.provider,
         "text": item.text,
         "fingerprint": item.fingerprint,
-        "details": dict(item.details),
+        "details": item.details.dump(),
         "updated_at": now,
     }
     if old_kind is not None:

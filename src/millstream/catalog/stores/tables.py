@@ -103,7 +103,7 @@ def mark_reinit(connection: Connection, table_id: str, reason: str, now: datetim
 
 
 def status_change(status: Status, is_populated: bool) -> dict[str, Any]:
-    """What a user's change of status sets: resuming forgives all errors, and a table never filled stays so."""
+    """What a user's change of status sets: resuming resets the error count; one never filled stays INITIALIZING."""
     if status is Status.SUSPENDED:
         return {"status": Status.SUSPENDED, "status_reason": None}
     resumed = Status.ACTIVE if is_populated else Status.INITIALIZING
@@ -125,7 +125,7 @@ def user_change(
 
 
 def delete(connection: Connection, table_id: str) -> None:
-    """Forget a stream table; its stages, dependencies, history and intent go with it."""
+    """Delete a stream table, and with it its stages, dependencies, history and intent."""
     connection.execute(sa.delete(stream_tables).where(stream_tables.c.id == table_id))
 
 
@@ -135,14 +135,18 @@ def set_versions(connection: Connection, table_id: str, versions: Mapping[str, i
     change = sa.update(stages).where(mine).values(version=sa.bindparam("reached"))
     for stage, version in versions.items():
         if connection.execute(change, {"stage": stage, "reached": version}).rowcount != 1:
-            raise ValueError(f"{stage} is no stage of the stream table {table_id}")
+            raise MillstreamError(
+                Code.COMMIT_CONFLICT,
+                "the stream table was replaced while it was being refreshed",
+                hint="refresh again",
+            )
 
 
 def _definition_values(definition: Definition) -> dict[str, Any]:
     return {
         "original_query": definition.original_query,
         "dialect": definition.dialect,
-        "definition": dict(definition.body),
+        "definition": definition.body.dump(),
         "settings": dict(definition.settings),
         "columns": [list(c) for c in definition.columns],
         "functions_used": list(definition.functions_used),

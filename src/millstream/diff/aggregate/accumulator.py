@@ -1,6 +1,6 @@
 """What a rule needs to know of one accumulator.
 
-Expressions speak of three sets of columns: an input row's (`argument`, `condition`), the stored ones (by `column.name`,
+Expressions refer to three sets of columns: an input row's (`argument`, `condition`), the stored ones (by `column.name`,
 with `OLD` behind it where the stored value before the refresh is meant), and the group's change (`change_columns`).
 """
 
@@ -53,7 +53,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def merge(self) -> dict[str, exp.Expr]:
-        """The new stored columns, from the old ones and the change; NULL where only recomputing tells."""
+        """The new stored columns, from the old ones and the change; NULL where the group must be recomputed."""
 
     def must_recompute(self) -> exp.Expr | None:
         """When the group has to be read again, over old columns and the change; None for never."""

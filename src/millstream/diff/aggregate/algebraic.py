@@ -8,9 +8,10 @@ Delta rule: `count += Σ w`, `sum += Σ w·x` over the delta's rows of the group
 State kept: one column each. SUM over BIGINT is kept as DECIMAL(38,0): partial sums of a delta may leave BIGINT's range
     although the total does not; the cast back raises exactly where the query itself would.
 Cost: proportional to the changed rows; no group is read again.
-NULL and duplicate behaviour: NULLs do not count; duplicates count by weight. SUM of no rows is NULL, told by the count.
+NULL and duplicate behaviour: NULLs do not count; duplicates count by weight. SUM of no rows is
+    NULL, which the count shows.
 Falls back when: never. Types whose weighted sums are not exact (floating point, DECIMAL beyond 27 digits: see
-    `wide_sum`) are not given to this family, see `choose`.
+    `wide_sum`) belong to other families, see `choose`.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def accumulate(calls: Sequence[Item], types: dict[str, str]) -> tuple[tuple[Accu
 class _Chooser:
     def __init__(self, types: dict[str, str]) -> None:
         self.types = types
-        # the number of rows of a group, which tells when it dies, and what COUNT(*) is
+        # the number of rows of a group: COUNT(*), and zero for a group that is to be removed
         self.accumulators: list[Accumulator] = [CountOf(naming.GROUP_ROWS, None, None)]
 
     def call(self, item: Item) -> Call:

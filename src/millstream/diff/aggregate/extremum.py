@@ -3,8 +3,8 @@
 Semantics: the least or greatest argument of the group's rows. ANY_VALUE, FIRST and LAST are extremes, too, since any
     value will do; MAX_BY and MIN_BY are those of pairs.
 Delta rule: let `e` be the stored extremum and `m` a number of rows known to hold it. An inserted value beyond `e`
-    replaces it; rows equal to `e` change `m`; while `m` stays positive the extremum stands. Otherwise the group is
-    read again. All values removed from a group lie on this side of `e`, so that the farthest removed value tells
+    replaces it; rows equal to `e` change `m`; while `m` stays positive the extremum is unchanged. Otherwise the group
+    is read again. All values removed from a group lie on this side of `e`, so that the farthest removed value shows
     whether `e` itself was removed.
 State kept: `e` and `m`. A load sets `m` to 1, a lower bound that costs no second pass; recomputing a group counts it
     exactly.

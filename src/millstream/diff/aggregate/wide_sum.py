@@ -2,8 +2,8 @@
 
 Semantics: SUM over DECIMAL(p, s), p > 27 and s <= 6, such as the product of two prices. Its result is DECIMAL(38, s).
 Delta rule: `sum += Σ w·x`, in the result's own type. A product of a decimal and a weight, and a sum of two decimals,
-    lose digits behind the point only where there are more than six: what is added up is exact, or it overflows.
-State kept: the sum, NULL for no rows and for an overflow, which the number of rows tells apart.
+    lose decimal places only where there are more than six: the sum is exact, or it overflows.
+State kept: the sum, NULL for no rows and for an overflow; the number of rows distinguishes them.
 Cost: proportional to the changed rows.
 NULL and duplicate behaviour: NULLs do not count; duplicates count by weight.
 Falls back when: never; where an overflow gives NULL the touched group is read again, where it is an error the refresh
@@ -36,7 +36,7 @@ from millstream.ops.expressions import (
 )
 
 MAX_SCALE = 6
-"""Spark gives digits behind the point up for digits before it, but for so many."""
+"""Where a number has too many digits, Spark drops decimal places, but keeps this many."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class WideSum(Accumulator):
 
     @property
     def _changed(self) -> Column:
-        """The number of the delta's rows that count, of whatever weight."""
+        """The number of the delta's rows that count, of any weight."""
         return Column(f"{self.name}__ms_n", "bigint")
 
     def compute(self) -> tuple[Item, ...]:

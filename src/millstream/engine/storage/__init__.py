@@ -1,7 +1,5 @@
-"""Delta tables behind one small interface: Spark's way and the direct way, with equal results."""
+"""Delta tables behind one small interface: the direct path and the Spark path, with equal results."""
 
-from millstream.engine.storage.finding import Finder, taken_away, telling
-from millstream.engine.storage.lookup import MAX_FOUND, has_exact_equality
 from millstream.engine.storage.model import (
     CHANGE,
     DELETE,
@@ -17,9 +15,16 @@ from millstream.engine.storage.model import (
     Snapshot,
     Txn,
 )
-from millstream.engine.storage.places import PLACE_COLUMNS
+from millstream.engine.storage.read.lookup import (
+    MAX_FOUND,
+    Lookup,
+    has_exact_equality,
+    rows_to_remove,
+    selective_columns,
+)
+from millstream.engine.storage.read.places import PLACE_COLUMNS
+from millstream.engine.storage.read.zset import comparable, difference, netted, weighted
 from millstream.engine.storage.store import DeltaStore
-from millstream.engine.storage.zset import comparable, difference, netted, weighted
 
 __all__ = [
     "CHANGE",
@@ -33,7 +38,7 @@ __all__ = [
     "Changes",
     "Commit",
     "DeltaStore",
-    "Finder",
+    "Lookup",
     "RangeKind",
     "RangeSummary",
     "Rows",
@@ -43,7 +48,7 @@ __all__ = [
     "difference",
     "has_exact_equality",
     "netted",
-    "taken_away",
-    "telling",
+    "rows_to_remove",
+    "selective_columns",
     "weighted",
 ]

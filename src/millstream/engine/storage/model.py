@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -55,7 +55,6 @@ class Snapshot:
     num_files: int
     num_rows: int | None
     size_bytes: int
-    reader_features: frozenset[str]
     writer_features: frozenset[str]
     configuration: Mapping[str, str]
     spark_schema: StructType = field(compare=False, repr=False)
@@ -128,11 +127,6 @@ class Changes:
         """The Z-set as a DataFrame."""
         return self._make_frame()
 
-    @property
-    def is_known_empty(self) -> bool:
-        """True where no Spark job is needed to see that nothing changed."""
-        return self.arrow is not None and self.arrow.num_rows == 0
-
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
@@ -150,6 +144,16 @@ class ChangeSet:
     added: Rows | None
     expected_version: int
     key_columns: Sequence[str] = ()
+
+    def without_updates(self) -> ChangeSet:
+        """The same change as deletions and insertions only."""
+        return replace(self, removed=_unlabelled(self.removed), added=_unlabelled(self.added))
+
+
+def _unlabelled(rows: Rows | None) -> Rows | None:
+    if isinstance(rows, pa.Table):
+        return rows.drop_columns([CHANGE]) if CHANGE in rows.column_names else rows
+    return rows.drop(CHANGE) if rows is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""`DeltaStore`: the one door to Delta tables, with two ways behind it that give equal results.
+"""`DeltaStore`: the one door to Delta tables, with two paths behind it that give equal results.
 
-The direct way reads the log, small changes and file lists itself and commits small changes by itself; the Spark way
+The direct path reads the log, small changes and file lists and commits small changes without Spark; the Spark path
 uses Delta's own reader and writer. Each call chooses by what the table is and how large the data are.
 """
 
@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import LongType, StructField, StructType
 
 from millstream import naming
-from millstream.engine.storage import spark_way
-from millstream.engine.storage.change_feed import read_changes
-from millstream.engine.storage.commit import writing
-from millstream.engine.storage.compaction import files_to_rewrite
-from millstream.engine.storage.create import check_names, create_directly, properties_of
-from millstream.engine.storage.data_file import UnreadableFileError
-from millstream.engine.storage.deletion_vector import UnreadableVectorError
-from millstream.engine.storage.driver_scan import driver_scan, fits_driver
-from millstream.engine.storage.durable import sync_commits
-from millstream.engine.storage.features import reading_obstacle
+from millstream.engine.storage.files.data_file import UnreadableFileError
+from millstream.engine.storage.files.deletion_vector import UnreadableVectorError
+from millstream.engine.storage.files.schema import (
+    UnsupportedTypeError,
+    arrow_schema,
+    arrow_schema_of,
+    columns_of,
+    narrowed,
+    spark_schema,
+)
 from millstream.engine.storage.location import local_root, normalised
-from millstream.engine.storage.log_files import LogFiles, LogGoneError, PosixLogFiles
-from millstream.engine.storage.lookup import MAX_FOUND, Wanted, find, has_exact_equality, is_searchable, rows_at
+from millstream.engine.storage.log.features import reading_obstacle
+from millstream.engine.storage.log.log_files import LogFiles, LogGoneError, PosixLogFiles
+from millstream.engine.storage.log.ranges import classify
+from millstream.engine.storage.log.table_log import TableLog, TableState
 from millstream.engine.storage.model import (
     Changes,
     ChangeSet,
@@ -39,20 +41,18 @@ from millstream.engine.storage.model import (
     Txn,
     Write,
 )
-from millstream.engine.storage.pruning import comparable, pruned
-from millstream.engine.storage.ranges import classify
-from millstream.engine.storage.scan import POSITION_SCHEMA, scan, scan_obstacle
-from millstream.engine.storage.schema import (
-    UnsupportedTypeError,
-    arrow_schema,
-    arrow_schema_of,
-    columns_of,
-    narrowed,
-    spark_schema,
-)
-from millstream.engine.storage.spark_log import SparkLogFiles
-from millstream.engine.storage.table_log import TableLog, TableState
-from millstream.engine.storage.writer import TableWriter
+from millstream.engine.storage.read.change_feed import read_changes
+from millstream.engine.storage.read.driver_scan import driver_scan, fits_driver
+from millstream.engine.storage.read.lookup import MAX_FOUND, Wanted, has_exact_equality, is_searchable, look_up, rows_at
+from millstream.engine.storage.read.pruning import comparable, pruned
+from millstream.engine.storage.read.scan import POSITION_SCHEMA, scan, scan_obstacle
+from millstream.engine.storage.spark import delta_connector
+from millstream.engine.storage.spark.log_files import SparkLogFiles
+from millstream.engine.storage.write.commit import writing
+from millstream.engine.storage.write.compaction import files_to_rewrite
+from millstream.engine.storage.write.create import check_names, create_directly, properties_of
+from millstream.engine.storage.write.durable import sync_commits
+from millstream.engine.storage.write.writer import TableWriter
 from millstream.errors import Code, MillstreamError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class DeltaStore:
 
     Args:
         spark: the session reads are planned in.
-        settings: `direct_way`, `direct_max_rows` and `merge_strategy` decide between the two ways.
+        settings: `direct_way`, `direct_max_rows` and `merge_strategy` decide between the two paths.
     """
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
@@ -98,18 +98,17 @@ class DeltaStore:
             num_files=len(state.files),
             num_rows=state.num_rows,
             size_bytes=state.size_bytes,
-            reader_features=state.protocol.reader_features,
             writer_features=state.protocol.writer_features,
             configuration=state.metadata.configuration,
             spark_schema=schema,
         )
 
     def table_id(self, path: str, version: int) -> str:
-        """What tells the table from another one under the same path."""
+        """What distinguishes the table from another one under the same path."""
         return self._state(path, version).metadata.table_id
 
     def commit_id(self, path: str, version: int) -> str | None:
-        """What tells a commit from any other of the same version, e.g. of a copy that went on by itself.
+        """What distinguishes a commit from any other of the same version, e.g. of a copy that went on by itself.
 
         None where the log does not hold the version, or its writer gave it no id.
         """
@@ -153,7 +152,7 @@ class DeltaStore:
         """The contents of a table of ours at `version`, with `naming.FILE` and `naming.ROW`, for a `ChangeSet`."""
         return self._read(path, version, columns, located=True)
 
-    def find(self, path: str, version: int, wanted: Wanted, limit: int = MAX_FOUND) -> pa.Table | None:
+    def look_up(self, path: str, version: int, wanted: Wanted, limit: int = MAX_FOUND) -> pa.Table | None:
         """The places of the rows of a table of ours that have one of the wanted values in each of some columns.
 
         `None` if there are more than `limit`, or if it takes Spark to find them. The columns searched in come along.
@@ -163,12 +162,12 @@ class DeltaStore:
             return None
         try:
             schema = arrow_schema_of(state.metadata.schema_string)
-            return find(root, pruned(state, comparable(wanted)), schema, wanted, limit)
+            return look_up(root, pruned(state, comparable(wanted)), schema, wanted, limit)
         except (UnreadableVectorError, UnreadableFileError):
             return None
 
     def rows_at(self, path: str, version: int, places: pa.Table) -> DataFrame | None:
-        """The rows at places that `find` gave, as `read_located` gives them; `None` if it takes Spark to read them."""
+        """The rows at places of `look_up`, as `read_located` gives them; `None` if it takes Spark to read them."""
         rows = self.arrow_at(path, version, places)
         if rows is None:
             return None
@@ -178,7 +177,7 @@ class DeltaStore:
     def arrow_at(self, path: str, version: int, places: pa.Table) -> pa.Table | None:
         """The same, on the driver."""
         state, root = self._state(path, version), self._direct_root(path)
-        assert root is not None, "find gave the places"
+        assert root is not None, "look_up gave the places"
         try:
             return rows_at(root, arrow_schema_of(state.metadata.schema_string), places)
         except UnreadableFileError:
@@ -203,13 +202,24 @@ class DeltaStore:
         exact = all(has_exact_equality(values.type) for values in wanted.values())
         return exact and _is_plain(root, state) and is_searchable(state, len(wanted))
 
-    def changes(self, path: str, after: int, upto: int, columns: Sequence[str] | None = None) -> Changes:
+    def changes(
+        self,
+        path: str,
+        after: int,
+        upto: int,
+        columns: Sequence[str] | None = None,
+        *,
+        summary: RangeSummary | None = None,
+    ) -> Changes:
         """The difference between two versions as a Z-set with `naming.WEIGHT`.
+
+        Args:
+            summary: what `classify` said of the same range and columns, if the caller has asked already.
 
         Raises:
             MillstreamError: `FRONTIER_LOST` where the range has no delta.
         """
-        summary = self.classify(path, after, upto, columns)
+        summary = summary or self.classify(path, after, upto, columns)
         if not summary.kind.has_delta:
             raise MillstreamError(Code.FRONTIER_LOST, f"{path} has no changes from {after} to {upto}: {summary.reason}")
         fields = narrowed(_schema(self._state(path, upto)), columns).fields
@@ -225,7 +235,7 @@ class DeltaStore:
             except (UnreadableFileError, UnreadableVectorError):
                 pass  # Delta's reader knows more formats, or gives the better error
         spark, names = self._spark, schema.names
-        return Changes(weighted, None, lambda: spark_way.changes(spark, normalised(path), after, upto, names))
+        return Changes(weighted, None, lambda: delta_connector.changes(spark, normalised(path), after, upto, names))
 
     def _arrow_changes(self, rows: pa.Table, schema: StructType) -> Changes:
         return Changes(schema, rows, lambda: self._spark.createDataFrame(rows, schema=schema))
@@ -241,7 +251,7 @@ class DeltaStore:
             except (UnreadableVectorError, UnreadableFileError, UnsupportedTypeError):
                 pass  # Delta's reader knows more formats, or gives the better error
         partitions = len(state.metadata.partition_columns)
-        return spark_way.read(self._spark, normalised(path), version, columns, partitions, located=located)
+        return delta_connector.read(self._spark, normalised(path), version, columns, partitions, located=located)
 
     def _on_driver(self, root: Path, state: TableState, columns: Sequence[str] | None, *, located: bool) -> DataFrame:
         fields = narrowed(_schema(state), columns).fields
@@ -253,7 +263,7 @@ class DeltaStore:
 
     def frame(self, rows: Rows, schema: StructType) -> DataFrame:
         """Rows for Spark to read, of the types of `schema`."""
-        return spark_way.as_frame(self._spark, rows, schema)
+        return delta_connector.as_frame(self._spark, rows, schema)
 
     # Writing
 
@@ -281,7 +291,7 @@ class DeltaStore:
             if root is None:
                 if self.exists(path):
                     raise _taken(path)
-                spark_way.create(self._spark, normalised(path), schema, wanted)
+                delta_connector.create(self._spark, normalised(path), schema, wanted)
             elif not create_directly(root, schema, wanted):
                 raise _taken(path)
 
@@ -306,11 +316,11 @@ class DeltaStore:
         return self._writer(path).apply(change, txn, metadata)
 
     def widen(self, path: str, schema: StructType, rows: Rows, txn: Txn, metadata: Mapping[str, object]) -> Commit:
-        """Give a table of ours more columns; who reads the old ones sees no change.
+        """Give a table of ours more columns; readers of the old ones see no change.
 
         Args:
             schema: the table's columns, and the new ones.
-            rows: in the old columns the same as the table's: the caller warrants it.
+            rows: in the old columns the same as the table's: the caller guarantees it.
         """
         check_names(schema)
         return self._writer(path).widen(schema, rows, txn, metadata)
@@ -319,7 +329,7 @@ class DeltaStore:
         """Switch the change data feed on; returns the version from which changes are recorded."""
         state = self._state(path, None)
         if not state.metadata.has_change_feed:
-            name = spark_way.table(normalised(path))
+            name = delta_connector.table(normalised(path))
             self._spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
         return self.version(path)
 
@@ -332,7 +342,7 @@ class DeltaStore:
         return self._writer(path).compact()
 
     def make_durable(self, path: str, after: int, upto: int) -> None:
-        """Have the commits after a version on disk, where that is a disk of this machine; object stores need no word.
+        """Flush the commits after a version to disk, if the table lies on this machine; object stores need no call.
 
         Args:
             after: -1 for all.
@@ -347,13 +357,13 @@ class DeltaStore:
             sync_commits(root, after, upto)
         except OSError as e:
             raise MillstreamError(
-                Code.LAKE_UNWRITABLE, f"{root} cannot be written: {e.strerror}", hint="look at the disk"
+                Code.LAKE_UNWRITABLE, f"{root} cannot be written: {e.strerror}", hint="check the disk"
             ) from e
 
     # Inside
 
     def _writer(self, path: str) -> TableWriter:
-        self._state(path, None)  # a table that is gone, or damaged, is told as such
+        self._state(path, None)  # a table that is gone or damaged is reported as such
         return TableWriter(
             spark=self._spark,
             path=normalised(path),
@@ -361,7 +371,7 @@ class DeltaStore:
             root=self._direct_root(path),
             locate=lambda version: self.read_located(path, version),
             max_driver_rows=self._settings.direct_max_rows,
-            by_merge=self._settings.merge_strategy == "merge",
+            strategy=self._settings.merge_strategy,
         )
 
     def _state(self, path: str, version: int | None) -> TableState:

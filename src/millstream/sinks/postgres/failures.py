@@ -1,4 +1,4 @@
-"""PostgreSQL's errors while a table is served, as ours."""
+"""PostgreSQL's errors while a table is served, as coded errors."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psycopg
-from psycopg import errors
-
 from millstream.errors import Code, MillstreamError
-from millstream.postgres.named import MovedError
-from millstream.sinks.postgres.grants import missing_grants
-from millstream.sinks.postgres.target import Connection, Target
+from millstream.postgres.connection import Connection
+from millstream.postgres.driver import errors, psycopg
+from millstream.postgres.locked_names import MovedError
+from millstream.sinks.postgres.privileges import missing_grants
+from millstream.sinks.postgres.target import Target
 
 _COPIED = re.compile(r"COPY \w+, line \d+, column c(\d+)")
 
 
 class MisfitError(Exception):
-    """The table is not what the bookkeeping says, so that a delta cannot be applied to it; the text is the reason."""
+    """The table is not what the ledger says, so that a delta cannot be applied to it; the text is the reason."""
 
 
 @contextmanager
-def told(connection: Connection, target: Target, bookkeeping: str) -> Iterator[None]:
+def coded_errors(connection: Connection, target: Target, bookkeeping: str) -> Iterator[None]:
     """Turn PostgreSQL's errors into coded ones, around whole transactions.
 
     Args:
@@ -40,7 +39,7 @@ def told(connection: Connection, target: Target, bookkeeping: str) -> Iterator[N
     except errors.InsufficientPrivilege as e:
         raise MillstreamError(
             Code.PRIVILEGE_MISSING,
-            f"{target.name} cannot be served: {_said(e)}",
+            f"{target.name} cannot be served: {_first_line(e)}",
             hint=_way_out(e, connection, target, bookkeeping),
         ) from e
     except psycopg.Error as e:
@@ -48,17 +47,17 @@ def told(connection: Connection, target: Target, bookkeeping: str) -> Iterator[N
         if is_lost or isinstance(e, errors.AdminShutdown | errors.CrashShutdown | errors.CannotConnectNow):
             raise MillstreamError(
                 Code.DATABASE_UNREACHABLE,
-                f"the connection was lost while {target.name} was served: {_said(e)}",
+                f"the connection was lost while {target.name} was served: {_first_line(e)}",
                 hint="the table is as it was, or complete; the next refresh serves what is missing",
             ) from e
         raise MillstreamError(
             Code.SERVE_FAILED,
-            f"{target.name} could not be served{_where(e, target)}: {_said(e)}",
+            f"{target.name} could not be served{_where(e, target)}: {_first_line(e)}",
             hint=_hint(e),
         ) from e
 
 
-def _said(error: psycopg.Error) -> str:
+def _first_line(error: psycopg.Error) -> str:
     primary = error.diag.message_primary
     if primary is None:
         return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -77,10 +76,10 @@ def _hint(error: psycopg.Error) -> str:
     if isinstance(error, errors.LockNotAvailable):
         return "somebody holds a lock on the table; the next refresh tries again"
     if isinstance(error, errors.RaiseException) or "PL/pgSQL" in (error.diag.context or ""):
-        return "a trigger on the table refused the change; mend it, or serve with user_triggers = 'off'"
+        return "a trigger on the table refused the change; correct it, or serve with user_triggers = 'off'"
     if isinstance(error, errors.NotNullViolation | errors.InvalidTableDefinition):
         return "the key has NULLs now, or the columns have changed: STOP SERVING, then SERVE TO it again"
-    return "mend the cause; the next refresh serves what is missing"
+    return "remove the cause; the next refresh serves what is missing"
 
 
 def _way_out(error: psycopg.Error, connection: Connection, target: Target, bookkeeping: str) -> str:

@@ -1,15 +1,16 @@
 """Functions of others that a served table's own definition calls: they run with our rights when rows are served.
 
-Whoever owns a table may give it defaults, checks, indexes, statistics, rules and policies. Triggers are told of by
-themselves.
+The owner of a table may give it defaults, checks, indexes, statistics, rules and policies. Triggers are reported
+separately.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millstream.postgres.connection import Connection
 from millstream.sinks.postgres.table import Found
-from millstream.sinks.postgres.target import Connection, Target
+from millstream.sinks.postgres.target import Target
 
 # Superusers need no table to have their code run, and what is SECURITY DEFINER runs with its owner's rights.
 _CALLED = """
@@ -48,8 +49,8 @@ def foreign_functions(connection: Connection, found: Found) -> list[ForeignFunct
     return [ForeignFunction(name, owner) for name, owner in rows]
 
 
-def about_function(name: str, target: Target, function: ForeignFunction) -> str:
-    """What a user is told when a function is first seen."""
+def foreign_function_notice(name: str, target: Target, function: ForeignFunction) -> str:
+    """The notice for a function that is seen for the first time."""
     return (
         f"the function {function.name} of the role {function.owner}, which a default, check, index, statistics, rule "
         f"or policy of {target.name} calls, runs with the rights of the role that serves {name} there"

@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg import sql
-
+from millstream.postgres.connection import Connection
+from millstream.postgres.driver import sql
 from millstream.sinks.postgres.locks import lock_out_readers
-from millstream.sinks.postgres.target import Connection, Target, listed
+from millstream.sinks.postgres.target import Target, listed
 
 _NULLS_NOT_DISTINCT = 150_000
-# An index of a user's own may be on the same columns: ours is the constraint, or else the one that was there first.
+# An index of a user's own may be on the same columns: ours is the constraint, or else the one that was created first.
 _OURS = """
 SELECT k.conname, n.nspname, x.relname
 FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_namespace n ON n.oid = x.relnamespace
@@ -42,13 +42,13 @@ class Key:
 
     @classmethod
     def parse(cls, stored: dict[str, Any]) -> Key:
-        """A key from the bookkeeping."""
+        """A key from the ledger."""
         columns = stored["columns"]
         return cls(tuple(columns) if columns is not None else None, bool(stored["is_total"]))
 
     @property
     def stored(self) -> dict[str, Any]:
-        """The key for the bookkeeping."""
+        """The key for the ledger."""
         return {"columns": list(self.columns) if self.columns is not None else None, "is_total": self.is_total}
 
     def forbids(self, other: Key) -> bool:
@@ -68,7 +68,7 @@ KEYLESS = Key(None, False)
 
 
 def declare_key(connection: Connection, target: Target) -> None:
-    """Give a table its key, and to one that has no primary key another identity for replication."""
+    """Declare the key of a table, and another replica identity where it is no primary key."""
     if target.key is not None:
         key = listed([sql.Identifier(k) for k in target.key])
         if not target.key:
@@ -114,7 +114,7 @@ def _is_constraint(connection: Connection, key: Key) -> bool:
 def revoke_key(
     connection: Connection, target: Target, relation: int, key: Key, never_null: Collection[str] = ()
 ) -> None:
-    """Take from a table the key it was given; what its users made for themselves stays.
+    """Drop the key that a table was given; what its users made for themselves stays.
 
     Args:
         never_null: columns that stay NOT NULL.
@@ -136,7 +136,7 @@ def revoke_key(
         else:
             drop = sql.SQL("DROP INDEX {}").format(sql.Identifier(schema, index))
         connection.execute(drop)
-    if key.is_total:  # a primary key leaves its columns NOT NULL behind
+    if key.is_total:  # dropping a primary key leaves its columns NOT NULL
         loose = sql.SQL("ALTER COLUMN {} DROP NOT NULL")
         if actions := [loose.format(sql.Identifier(c)) for c in key.columns if c not in never_null]:
             connection.execute(sql.SQL("ALTER TABLE {} {}").format(target.relation, listed(actions)))
@@ -144,7 +144,7 @@ def revoke_key(
 
 
 def _identify(connection: Connection, target: Target, *, has_key: bool) -> None:
-    """Without an identity a publication that has the table would forbid us to change it; a user's choice stays."""
+    """Without a replica identity, a publication of the table would forbid us to change it; a user's choice stays."""
     row = connection.execute(
         "SELECT relreplident::text, EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident) "
         "FROM pg_class c WHERE c.oid = %s::regclass",

@@ -1,7 +1,7 @@
-"""The bookkeeping in the served database: what is served there, up to which version; written with the rows.
+"""The ledger in the served database: which tables are served there, up to which version; written with the rows.
 
 Schema `millstream` (a setting) holds the table `serving`, which only its owner reads, and the view `served_tables`, in
-which everybody finds those tables that he may read, with how stale they are.
+which every role finds the tables that it may read, with how stale they are.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from psycopg import errors, sql
-from psycopg.types.json import Jsonb
-
 from millstream.errors import Code, MillstreamError
-from millstream.postgres.closed import Grant, close, close_only
-from millstream.postgres.turns import TURNS, CollidedError, colliding, drop_turns, prepare_turns, take_turn
+from millstream.postgres.closed_objects import Grant, close, close_only
+from millstream.postgres.connection import Connection
+from millstream.postgres.ddl_turns import TURNS, CollidedError, colliding, drop_turns, prepare_turns, take_turn
+from millstream.postgres.driver import errors, json, sql
 from millstream.sinks.postgres.keys import KEYLESS, Key
 from millstream.sinks.postgres.locks import in_short_waits
-from millstream.sinks.postgres.target import Connection, Mark, Target
+from millstream.sinks.postgres.target import Mark, Target
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS {serving} (
@@ -60,19 +59,19 @@ SELECT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname
 FROM pg_namespace n WHERE n.nspname = %s
 """
 _SERVING, _VIEW_NAME = "serving", "served_tables"
-_PLACES = re.compile(r"^rows_[0-9a-f]{16}$")
+_CTID_TABLES = re.compile(r"^rows_[0-9a-f]{16}$")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the bookkeeping knows of a served table.
+    """What the ledger knows of a served table.
 
     Args:
         relation, filenode: the table and the file of its rows when they were written last.
         key: the key that is declared for it.
         types: the types that its columns were given.
-        by_place: whether its rows are matched by their places.
-        told: what its user was told about, once.
+        by_ctid: whether its rows are matched by their places (`by_place` in the table).
+        notified: keys of the notices its user has had (`told` in the table).
     """
 
     relation: int
@@ -82,12 +81,12 @@ class Entry:
     commit_id: str | None
     key: Key
     types: dict[str, str]
-    by_place: bool
-    told: frozenset[str]
+    by_ctid: bool
+    notified: frozenset[str]
 
 
 class Ledger:
-    """The bookkeeping in one schema of a database."""
+    """The ledger in one schema of a database."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
@@ -95,10 +94,10 @@ class Ledger:
         self._view = sql.Identifier(schema, _VIEW_NAME)
 
     def prepare(self, connection: Connection) -> None:
-        """Make the schema and what is in it, if it is not there, and have it be for nobody else, but the view.
+        """Create the schema and what is in it where missing, and close all of it to others except the view.
 
         Raises:
-            MillstreamError: NAME_TAKEN if somebody else has it, whose triggers would run with our rights; LOCK_TIMEOUT.
+            MillstreamError: NAME_TAKEN if another role owns it, whose triggers would run with our rights; LOCK_TIMEOUT.
         """
         self._require_ours(connection)
         with self._coded():
@@ -135,9 +134,9 @@ class Ledger:
         ).fetchone()
         return row == (3,)
 
-    def close_places(self, connection: Connection, target: Target) -> None:
-        """Have a table of places that was just made be for nobody else."""
-        close_only(connection, self.schema, _places(target))
+    def close_ctid_table(self, connection: Connection, target: Target) -> None:
+        """Close a table of places that was just created to other roles."""
+        close_only(connection, self.schema, _ctid_table(target))
 
     @contextmanager
     def _coded(self) -> Iterator[None]:
@@ -150,12 +149,12 @@ class Ledger:
                 hint="look for long transactions in pg_stat_activity, and try again",
             ) from e
 
-    def places(self, target: Target) -> sql.Identifier:
+    def ctid_table(self, target: Target) -> sql.Identifier:
         """The table that holds the places of a served table's rows."""
-        return sql.Identifier(self.schema, _places(target))
+        return sql.Identifier(self.schema, _ctid_table(target))
 
     def find(self, connection: Connection, target: Target, *, lock: bool = False) -> Entry | None:
-        """What is known of a served table, by our own bookkeeping; with `lock` until the end of the transaction."""
+        """The entry of a served table; with `lock` it is locked until the end of the transaction."""
         if self._state(connection) != (True, True):
             return None
         query = sql.SQL(
@@ -165,12 +164,14 @@ class Ledger:
         row = connection.execute(query.format(self._serving), [target.table_id]).fetchone()
         if row is None:
             return None
-        relation, filenode, stage_id, version, commit_id, key, types, by_place, told = row
-        return Entry(relation, filenode, stage_id, version, commit_id, Key.parse(key), types, by_place, frozenset(told))
+        relation, filenode, stage_id, version, commit_id, key, types, by_ctid, notified = row
+        return Entry(
+            relation, filenode, stage_id, version, commit_id, Key.parse(key), types, by_ctid, frozenset(notified)
+        )
 
     def _state(self, connection: Connection) -> tuple[bool, bool]:
-        """Whether there is a bookkeeping, and whether what is there is ours."""
-        parameters = [[_SERVING, TURNS], _PLACES.pattern, self.schema]
+        """Whether there is a ledger, and whether what is there is ours."""
+        parameters = [[_SERVING, TURNS], _CTID_TABLES.pattern, self.schema]
         is_there, is_ours = connection.execute(_STATE, parameters).fetchone() or (False, True)
         return is_there, is_ours
 
@@ -185,7 +186,7 @@ class Ledger:
         key: Key,
         types: dict[str, str],
     ) -> None:
-        """Begin to account for a table with a key and types, or for another one in its stead."""
+        """Add a table with its key and types, or replace the one that the entry is about."""
         connection.execute(
             sql.SQL(
                 "INSERT INTO {} AS known (stream_table_id, stream_table, lake_id, relation, filenode, key, types) "
@@ -193,15 +194,15 @@ class Ledger:
                 "excluded.relation, filenode = 0, key = excluded.key, types = excluded.types, stage_id = NULL, "
                 "version = NULL, by_place = false"
             ).format(self._serving),
-            [target.table_id, stream_table, lake_id, relation, Jsonb(key.stored), Jsonb(types)],
+            [target.table_id, stream_table, lake_id, relation, json.Jsonb(key.stored), json.Jsonb(types)],
         )
 
     def forget_key(self, connection: Connection, target: Target) -> None:
         """Record that a table has lost its key."""
         statement = sql.SQL("UPDATE {} SET key = %s WHERE stream_table_id = %s").format(self._serving)
-        connection.execute(statement, [Jsonb(KEYLESS.stored), target.table_id])
+        connection.execute(statement, [json.Jsonb(KEYLESS.stored), target.table_id])
 
-    def move(
+    def record_served(
         self,
         connection: Connection,
         target: Target,
@@ -209,8 +210,8 @@ class Ledger:
         mode: str,
         reason: str,
         *,
-        by_place: bool,
-        told: frozenset[str],
+        by_ctid: bool,
+        notified: frozenset[str],
     ) -> None:
         """Record that a table is served up to a mark."""
         connection.execute(
@@ -230,16 +231,16 @@ class Ledger:
                 mark.data_timestamp,
                 mode,
                 reason,
-                Jsonb(Key.of(target).stored),
-                Jsonb(target.types),
-                by_place,
-                Jsonb(sorted(told)),
+                json.Jsonb(Key.of(target).stored),
+                json.Jsonb(target.types),
+                by_ctid,
+                json.Jsonb(sorted(notified)),
                 target.table_id,
             ],
         )
 
-    def touch(self, connection: Connection, target: Target, mark: Mark, known: Entry) -> bool:
-        """Record that a table is up to date as it is; false if somebody else has served it since it was looked at."""
+    def record_unchanged(self, connection: Connection, target: Target, mark: Mark, known: Entry) -> bool:
+        """Record that a table is up to date as it is; false if another session has served it since `known` was read."""
         done = connection.execute(
             sql.SQL(
                 "UPDATE {} SET stream_table = %s, version = %s, commit_id = %s, refresh_id = %s, "
@@ -259,14 +260,14 @@ class Ledger:
         return done.rowcount == 1
 
     def never_served(self, connection: Connection, lake_id: str, relation: int) -> list[str]:
-        """The stream tables of a lake for which a table was made, and never filled."""
+        """The stream tables of a lake for which a table was created, and never filled."""
         query = sql.SQL(
             "SELECT stream_table_id FROM {} WHERE lake_id = %s AND relation = %s::oid AND version IS NULL FOR UPDATE"
         )
         return [i for (i,) in connection.execute(query.format(self._serving), [lake_id, relation])]
 
     def remove(self, connection: Connection, target: Target, *, keep_schema: bool = False) -> None:
-        """Forget a served table, and unless `keep_schema` with the last one the schema."""
+        """Remove a served table, and with the last one the schema, unless `keep_schema`."""
         if self.find(connection, target) is None:
             return
 
@@ -277,7 +278,7 @@ class Ledger:
 
         with self._coded():
             in_short_waits(connection, turn)
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.places(target)))
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.ctid_table(target)))
         connection.execute(
             sql.SQL("DELETE FROM {} WHERE stream_table_id = %s").format(self._serving), [target.table_id]
         )
@@ -298,15 +299,15 @@ class Ledger:
         return connection.execute(query, [self.schema]).fetchone() is not None
 
 
-def _places(target: Target) -> str:
+def _ctid_table(target: Target) -> str:
     return f"rows_{target.table_id.replace('-', '')[:16]}"
 
 
 def _is_meant(grant: Grant) -> bool:
-    """What others have in the schema, a served table perhaps, is for whom its user wants."""
+    """Whether a grant stays: those on what others have in the schema, perhaps a served table, do."""
     if grant.kind == "SCHEMA":
         return grant.privilege == "USAGE"
     if grant.kind == "TABLE" and grant.name == _VIEW_NAME:
         return grant.privilege == "SELECT"
-    is_ours = grant.name in (_SERVING, TURNS) or _PLACES.fullmatch(grant.name) is not None
+    is_ours = grant.name in (_SERVING, TURNS) or _CTID_TABLES.fullmatch(grant.name) is not None
     return not (grant.kind == "TABLE" and is_ours)

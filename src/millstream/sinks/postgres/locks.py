@@ -1,6 +1,6 @@
 """Locks that shut out the readers of a table, without keeping them waiting behind somebody who reads for hours.
 
-Whoever waits for such a lock stops all who come after him. So it is waited for shortly, again and again.
+A session that waits for such a lock stops all that come after it. So each wait is short, and is repeated.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ import random
 import time
 from collections.abc import Callable
 
-from psycopg import errors, sql
-
-from millstream.postgres.named import Named, lock
-from millstream.postgres.turns import CollidedError
-from millstream.sinks.postgres.target import Connection
+from millstream.postgres.connection import Connection
+from millstream.postgres.ddl_turns import CollidedError
+from millstream.postgres.driver import errors, sql
+from millstream.postgres.locked_names import Named, lock
 
 # Under the server's deadlock_timeout: of two sessions that wait for each other it is ours that gives up.
 _WAIT = "500ms"
@@ -22,9 +21,9 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 
 def in_short_waits(connection: Connection, work: Callable[[], None]) -> None:
-    """Do some work in a transaction, or in a part of the present one, once all its locks are to be had.
+    """Do some work in a transaction, or in a part of the present one, once all its locks are available.
 
-    What another session has made or dropped at the same time is looked at again.
+    What another session has made or dropped at the same time is read again.
 
     Raises:
         errors.LockNotAvailable, errors.DeadlockDetected: somebody else has held them for a minute.
@@ -48,7 +47,7 @@ def in_short_waits(connection: Connection, work: Callable[[], None]) -> None:
 
 
 def lock_out_readers(connection: Connection, table: Named) -> None:
-    """Inside a transaction, have a table for ourselves until its end.
+    """Inside a transaction, lock a table against every other session until its end.
 
     Raises:
         MovedError: its name means another one now.

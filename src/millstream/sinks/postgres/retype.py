@@ -1,6 +1,6 @@
 """Columns of a served table get other types when those of the result have changed, e.g. as a source's were widened.
 
-PostgreSQL converts what is there, so that rows that are as they should be stay, with all that users have put on them.
+PostgreSQL converts the stored values, so that rows that are right stay, with all that users have put on them.
 The result is compared with the table afterwards in any case, so a conversion need not be exact: values that cannot be
 converted become NULL until then, and rows whose keys cannot be are deleted. All of it happens in the transaction that
 writes the new rows: readers wait for its end.
@@ -10,30 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psycopg import errors, sql
-
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.connection import Connection
+from millstream.postgres.driver import errors, sql
 from millstream.sinks.postgres.locks import lock_out_readers
-from millstream.sinks.postgres.paths import users_path
+from millstream.sinks.postgres.search_path import users_path
 from millstream.sinks.postgres.table import Found
-from millstream.sinks.postgres.target import Connection, Target, listed
+from millstream.sinks.postgres.target import Target, listed
 from millstream.sinks.postgres.types import ServedColumn
 
 _REFERENCES = """
 SELECT conname::text, conrelid::regclass::text FROM pg_constraint
 WHERE confrelid = %s::oid AND contype = 'f' AND conrelid <> confrelid ORDER BY 1 LIMIT 1
 """
-# The values, or the rows, do not suit the new types or what users demand of them.
-_UNFIT = (errors.DataError, errors.IntegrityError)
-# What PostgreSQL says of views, policies, generated columns, triggers (0A000), defaults, checks and indexes.
-_IN_THE_WAY = (
-    errors.FeatureNotSupported,
-    errors.DatatypeMismatch,
-    errors.UndefinedFunction,
-    errors.InvalidTableDefinition,
-    errors.InvalidObjectDefinition,
-    errors.DependentObjectsStillExist,
-)
 
 
 def outgrown(target: Target, found: Found) -> list[ServedColumn]:
@@ -67,7 +56,15 @@ def retype(connection: Connection, target: Target, found: Found) -> int:
         with users_path(connection, target):
             connection.execute(statement)
         return gone
-    except _IN_THE_WAY as e:
+    except (
+        # PostgreSQL's answers for views, policies, generated columns, triggers (0A000), defaults, checks and indexes
+        errors.FeatureNotSupported,
+        errors.DatatypeMismatch,
+        errors.UndefinedFunction,
+        errors.InvalidTableDefinition,
+        errors.InvalidObjectDefinition,
+        errors.DependentObjectsStillExist,
+    ) as e:
         said = e.diag.message_primary or type(e).__name__
         detail = f" ({e.diag.message_detail})" if e.diag.message_detail else ""
         changes = ", ".join(f"{c.name} from {found.columns[c.name]} to {c.pg_type}" for c in columns)
@@ -101,7 +98,7 @@ def _alter(
     try:
         with connection.transaction(), users_path(connection, target):
             connection.execute(_statement(target, columns, usings, only=only))
-    except _UNFIT:
+    except (errors.DataError, errors.IntegrityError):  # values or rows do not suit the types, or users' constraints
         return False
     return True
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from psycopg import errors, sql
-
 from millstream.errors import Code, MillstreamError
-from millstream.postgres.named import hold, lock, require
+from millstream.postgres.connection import Connection
+from millstream.postgres.driver import errors, sql
+from millstream.postgres.locked_names import hold, lock, require
 from millstream.sinks.postgres.keys import declare_key
 from millstream.sinks.postgres.locks import lock_out_readers
-from millstream.sinks.postgres.target import Connection, Target, listed
+from millstream.sinks.postgres.target import Target, listed
 
 _FOUND = """
 SELECT c.oid::bigint, coalesce(pg_relation_filenode(c.oid), 0)::bigint, c.relkind = 'r',

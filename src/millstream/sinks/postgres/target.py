@@ -1,20 +1,20 @@
-"""What is to be served where: the table's name, its columns and its key, and what its user wants done with triggers."""
+"""What is served where: the table's name, columns and key, whether its triggers fire, and where its rows come from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
-import psycopg
-from psycopg import sql
-
-from millstream.postgres.named import Named
+from millstream.postgres.driver import sql
+from millstream.postgres.locked_names import Named
 from millstream.sinks.postgres.types import ServedColumn
 
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _MAX_KEY_COLUMNS = 32  # of an index of PostgreSQL
 
 
@@ -30,7 +30,7 @@ class Target:
     """A served table as it shall be.
 
     Args:
-        table_id: the stream table's id, by which the bookkeeping knows it.
+        table_id: the stream table's id, by which the ledger knows it.
         key: columns no two rows agree in, NULLs being equal; none of them where there is one row at most, and None for
             a bag of rows. One of more columns than PostgreSQL can declare is taken for none.
         is_key_total: whether the key's columns are never NULL.
@@ -64,12 +64,12 @@ class Target:
         return sql.Identifier(self.schema, self.table)
 
     def named(self, oid: int) -> Named:
-        """The table of that oid under its name, for who names it after a look at it."""
+        """The table of that oid under its name, for statements that name it after it was found."""
         return Named(oid, "r", self.schema, self.table)
 
     @property
     def is_keyed(self) -> bool:
-        """Whether rows can be told apart by their values."""
+        """Whether rows can be distinguished by their values."""
         return self.key is not None
 
     @property
@@ -97,7 +97,7 @@ class Mark:
     """Up to where a table is served: a version of the stream table's public stage, and what it stands for.
 
     Args:
-        commit_id: tells the version from the same one of a lake that was restored and went on otherwise.
+        commit_id: distinguishes the version from the same one of a lake that was restored and continued otherwise.
     """
 
     lake_id: str
@@ -107,6 +107,19 @@ class Mark:
     commit_id: str | None
     refresh_id: int
     data_timestamp: datetime
+
+
+class Feed(Protocol):
+    """Where the rows come from: the stream table's public stage."""
+
+    def commit_id(self, version: int) -> str | None:
+        """What distinguishes a version from the same one of a restored lake; None if it is no longer known."""
+
+    def delta(self, after: int) -> pa.Table | Iterable[pa.Table] | str:
+        """The change since a version, with `naming.WEIGHT`, a large one in pieces; or why there is none."""
+
+    def contents(self) -> Iterable[pa.Table]:
+        """All rows at the present version, in pieces."""
 
 
 def listed(items: Sequence[sql.Composable]) -> sql.Composed:

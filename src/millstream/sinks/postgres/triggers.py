@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from psycopg import sql
-
-from millstream.sinks.postgres.target import Connection, Target, listed
+from millstream.postgres.connection import Connection
+from millstream.postgres.driver import sql
+from millstream.sinks.postgres.target import Target, listed
 
 # tgtype: 1 row, 2 before, 4 insert, 16 update. Capture, of any lake, has its functions in a schema with this comment.
 _CAPTURE = "millstream's capture%"
@@ -77,7 +77,7 @@ def _alter(connection: Connection, target: Target, actions: list[sql.Composed]) 
 
 
 class WrittenElsewhere:
-    """Tells which of some tables triggers have written to since it was made, in the same transaction."""
+    """Detects which of some tables triggers have written to since it was made, in the same transaction."""
 
     def __init__(self, connection: Connection, sources: Mapping[int, str]) -> None:
         self._connection = connection
@@ -95,8 +95,8 @@ class WrittenElsewhere:
         return dict(self._connection.execute(_WRITTEN, [list(self._sources)]).fetchall())
 
 
-def about_new(name: str, target: Target, trigger: UserTrigger) -> str:
-    """What a user is told when a trigger is first seen."""
+def new_trigger_notice(name: str, target: Target, trigger: UserTrigger) -> str:
+    """The notice for a trigger that is seen for the first time."""
     if trigger.is_row:
         fires = "fires for each row that a differential refresh changes, and not during a full one"
     else:
@@ -107,8 +107,8 @@ def about_new(name: str, target: Target, trigger: UserTrigger) -> str:
     )
 
 
-def about_source(name: str, target: Target, source: str) -> str:
-    """What a user is told when triggers close a circle."""
+def written_source_notice(name: str, target: Target, source: str) -> str:
+    """The notice for a trigger that writes to what the stream table reads."""
     return (
         f"a trigger on {target.name}, where {name} is served, wrote into {source}, which {name} reads: "
         "each refresh may cause the next one"

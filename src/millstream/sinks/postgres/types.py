@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
+from millstream.postgres.driver import sql
 
 _PLAIN: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -23,7 +23,7 @@ _PLAIN: dict[pa.DataType, str] = {
     pa.large_binary(): "bytea",
     pa.date32(): "date",
 }
-_NAMED = {"text", "bytea", "date", "jsonb"}  # the others mean PostgreSQL's own types whatever the path is
+_NAMED = {"text", "bytea", "date", "jsonb"}  # the others mean PostgreSQL's own types under any search path
 _MAX_NAME = 63  # bytes; PostgreSQL cuts longer names off, and two columns may then be one
 _SYSTEM_COLUMNS = {"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"}
 

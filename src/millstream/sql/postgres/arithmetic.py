@@ -10,8 +10,23 @@ from __future__ import annotations
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import beside, coerce
 from millstream.sql.postgres.refusals import RefusalError
+from millstream.sql.postgres.spark_builders import (
+    ZERO,
+    Node,
+    extract,
+    fn,
+    is_null,
+    negative,
+    number,
+    op,
+    or_,
+    text,
+    total,
+    whole_number,
+)
+from millstream.sql.postgres.spark_casts import cast, fail_unless
+from millstream.sql.postgres.typed_expressions import Interval, Value, interval
 from millstream.sql.postgres.types import MAX_DIGITS, Type, as_numeric, numeric
-from millstream.sql.postgres.values import Interval, Value, cast, fail_unless, interval
 
 DIVISION_SCALE = 16
 
@@ -29,19 +44,19 @@ def binary(operator: str, left: Value, right: Value) -> Value:
 def negate(value: Value) -> Value:
     """`- x`."""
     if value.interval is not None:
-        return _scaled(value.interval, "-1")
+        return _scaled(value.interval, number(-1))
     if not value.type.is_number:
         raise RefusalError(f"- {value.type}")
     constant = -value.constant if isinstance(value.constant, int) else None
-    return Value(f"(- {value.sql})", value.type, constant=constant)
+    return Value(negative(value.tree), value.type, constant=constant)
 
 
-def widen(value: Value, type_: Type) -> str:
-    """The fragment cast to a number's type, unless it has it."""
-    return value.sql if value.type == type_ else cast(value.sql, type_)
+def widen(value: Value, type_: Type) -> Node:
+    """The expression cast to a type, unless it has it."""
+    return value.tree if value.type == type_ else cast(value.tree, type_)
 
 
-def divide(left: str, left_type: Type, right: str, right_type: Type) -> Value:
+def divide(left: Node, left_type: Type, right: Node, right_type: Type) -> Value:
     """The quotient of two numerics, with 16 digits behind the point or as many as the operands have."""
     scale = max(DIVISION_SCALE, left_type.scale, right_type.scale)
     whole = min(left_type.whole_digits, MAX_DIGITS - scale - right_type.scale)
@@ -52,7 +67,7 @@ def divide(left: str, left_type: Type, right: str, right_type: Type) -> Value:
     fraction = max(left_type.scale, scale - right_type.digits - 1)
     dividend = cast(left, numeric(whole + fraction, fraction))
     result = numeric(MAX_DIGITS, scale, shows_scale=False)
-    return Value(cast(f"({dividend} / {right})", result), result)
+    return Value(cast(op(dividend, "/", right), result), result)
 
 
 def _resolved(operator: str, left: Value, right: Value) -> tuple[Value, Value]:
@@ -72,13 +87,13 @@ def _numbers(operator: str, left: Value, right: Value) -> Value:
         type_ = t.REAL if left.type == right.type == t.REAL else t.DOUBLE
         if operator == "%":
             raise _no_operator(operator, left, right)
-        return Value(f"({widen(left, type_)} {operator} {widen(right, type_)})", type_)
+        return Value(op(widen(left, type_), operator, widen(right, type_)), type_)
     if left.type.is_integer and right.type.is_integer:
         type_ = max((left.type, right.type), key=lambda x: t.INTEGERS[x.name])
         a, b = widen(left, type_), widen(right, type_)
         if operator == "/":
-            return Value(cast(f"({a} DIV {b})", type_), type_)
-        return Value(f"({a} {operator} {b})", type_)
+            return Value(cast(op(a, "DIV", b), type_), type_)
+        return Value(op(a, operator, b), type_)
     return _numerics(operator, left, right)
 
 
@@ -96,18 +111,18 @@ def _numerics(operator: str, left: Value, right: Value) -> Value:
         b_whole = small if a.whole_digits > b.whole_digits else min(b.whole_digits, room - small)
         a, b = numeric(a_whole + a.scale, a.scale), numeric(b_whole + b.scale, b.scale)
         result = numeric(a.digits + b.digits + 1, scale, shows_scale=shows)
-        return Value(f"({_narrowed(left, a)} * {_narrowed(right, b)})", result)
+        return Value(op(_narrowed(left, a), "*", _narrowed(right, b)), result)
     scale = max(a.scale, b.scale)
     whole = min(max(a.whole_digits, b.whole_digits), MAX_DIGITS - 1 - scale)
     common = numeric(whole + scale, scale)
     extra = 0 if operator == "%" else 1
     result = numeric(whole + scale + extra, scale, shows_scale=shows)
-    return Value(cast(f"({_narrowed(left, common)} {operator} {_narrowed(right, common)})", result), result)
+    return Value(cast(op(_narrowed(left, common), operator, _narrowed(right, common)), result), result)
 
 
-def _narrowed(value: Value, type_: Type) -> str:
+def _narrowed(value: Value, type_: Type) -> Node:
     same = value.type.name == "numeric" and (value.type.digits, value.type.scale) == (type_.digits, type_.scale)
-    return value.sql if same else cast(value.sql, type_)
+    return value.tree if same else cast(value.tree, type_)
 
 
 # Dates and intervals
@@ -116,13 +131,13 @@ def _narrowed(value: Value, type_: Type) -> str:
 def _times(operator: str, left: Value, right: Value) -> Value:
     match left.type.name, operator, right.type.name:
         case "date", "+", "smallint" | "integer":
-            return Value(f"DATE_ADD({left.sql}, {right.sql})", t.DATE)
+            return Value(fn("DATE_ADD", left.tree, right.tree), t.DATE)
         case "smallint" | "integer", "+", "date":
-            return Value(f"DATE_ADD({right.sql}, {left.sql})", t.DATE)
+            return Value(fn("DATE_ADD", right.tree, left.tree), t.DATE)
         case "date", "-", "smallint" | "integer":
-            return Value(f"DATE_ADD({left.sql}, (- {right.sql}))", t.DATE)
+            return Value(fn("DATE_ADD", left.tree, negative(right.tree)), t.DATE)
         case "date", "-", "date":
-            return Value(f"DATEDIFF({left.sql}, {right.sql})", t.INTEGER)
+            return Value(fn("DATEDIFF", left.tree, right.tree), t.INTEGER)
         case "date" | "timestamp" | "timestamptz", "-", "date" | "timestamp" | "timestamptz":
             return _elapsed(left, right)
         case "date" | "timestamp" | "timestamptz", "+" | "-", "interval":
@@ -137,10 +152,10 @@ def _times(operator: str, left: Value, right: Value) -> Value:
             return _joined(operator, left.interval, right.interval)
         case "interval", "*", "smallint" | "integer" | "bigint":
             assert left.interval is not None
-            return _scaled(left.interval, right.sql)
+            return _scaled(left.interval, right.tree)
         case "smallint" | "integer" | "bigint", "*", "interval":
             assert right.interval is not None
-            return _scaled(right.interval, left.sql)
+            return _scaled(right.interval, left.tree)
     raise _no_operator(operator, left, right)
 
 
@@ -148,63 +163,65 @@ def shifted(value: Value, by: Interval) -> Value:
     """A date or timestamp and an interval: months first (the day is cut to the month's end), then days, then time."""
     type_ = t.TIMESTAMPTZ if value.type == t.TIMESTAMPTZ else t.TIMESTAMP
     start = widen(value, type_)
-    if (by.months, by.days, by.micros) == ("0", "0", "0"):
+    parts = (by.months, by.days, by.micros)
+    if all(_is_zero(part) for part in parts):
         return Value(start, type_)
-    seconds = f"CAST(CAST({by.micros} AS DECIMAL(18, 0)) / 1000000 AS DECIMAL(18, 6))" if by.micros != "0" else "0"
-    months, days = (part if part == "0" else f"CAST({part} AS INT)" for part in (by.months, by.days))
-    return Value(f"({start} + MAKE_INTERVAL(0, {months}, 0, {days}, 0, 0, {seconds}))", type_)
+    months, days = (part if _is_zero(part) else cast(part, t.INTEGER) for part in (by.months, by.days))
+    seconds: Node = ZERO
+    if not _is_zero(by.micros):
+        seconds = cast(op(cast(by.micros, numeric(18, 0)), "/", 1_000_000), numeric(18, 6))
+    return Value(op(start, "+", fn("MAKE_INTERVAL", 0, months, 0, days, 0, 0, seconds)), type_)
 
 
 def _elapsed(left: Value, right: Value) -> Value:
     """Days and time between two timestamps."""
     type_ = t.TIMESTAMPTZ if t.TIMESTAMPTZ in (left.type, right.type) else t.TIMESTAMP
-    micros = f"({micros_of(widen(left, type_), type_)} - {micros_of(widen(right, type_), type_)})"
-    return interval("0", f"({micros} DIV 86400000000)", f"({micros} % 86400000000)")
+    micros = op(micros_of(widen(left, type_), type_), "-", micros_of(widen(right, type_), type_))
+    return interval(ZERO, op(micros, "DIV", 86_400_000_000), op(micros, "%", 86_400_000_000))
 
 
-def micros_of(sql: str, type_: Type) -> str:
+def micros_of(node: Node, type_: Type) -> Node:
     """Microseconds since 1970, of a timestamp on its own clock or of a moment."""
     if type_ == t.TIMESTAMPTZ:
-        return f"UNIX_MICROS({sql})"
-    return (
-        f"(CAST(DATEDIFF(CAST({sql} AS DATE), CAST('1970-01-01' AS DATE)) AS BIGINT) * 86400000000 + "
-        f"CAST(HOUR({sql}) * 3600 + MINUTE({sql}) * 60 AS BIGINT) * 1000000 + "
-        f"CAST(EXTRACT(SECOND FROM {sql}) * 1000000 AS BIGINT))"
-    )
+        return fn("UNIX_MICROS", node)
+    days = cast(fn("DATEDIFF", cast(node, t.DATE), cast(text("1970-01-01"), t.DATE)), t.BIGINT)
+    seconds = cast(op(op(fn("HOUR", node), "*", 3600), "+", op(fn("MINUTE", node), "*", 60)), t.BIGINT)
+    micros = cast(op(extract("SECOND", node), "*", 1_000_000), t.BIGINT)
+    return total([op(days, "*", 86_400_000_000), op(seconds, "*", 1_000_000), micros])
 
 
 def _opposite(one: Interval) -> Interval:
-    scaled = _scaled(one, "-1").interval
+    scaled = _scaled(one, number(-1)).interval
     assert scaled is not None
     return scaled
 
 
-def _scaled(one: Interval, factor: str) -> Value:
+def _scaled(one: Interval, factor: Node) -> Value:
     return interval(*(_product(part, factor) for part in (one.months, one.days, one.micros)))
 
 
-def _product(part: str, factor: str) -> str:
-    if part == "0":
-        return "0"
-    if _is_whole(part) and _is_whole(factor):
-        return str(int(part) * int(factor))
-    return f"(CAST({part} AS BIGINT) * {factor})"
+def _product(part: Node, factor: Node) -> Node:
+    known, by = whole_number(part), whole_number(factor)
+    if known == 0:
+        return ZERO
+    if known is not None and by is not None:
+        return number(known * by)
+    return op(cast(part, t.BIGINT), "*", factor)
 
 
 def _joined(operator: str, one: Interval, two: Interval) -> Value:
     pairs = ((one.months, two.months), (one.days, two.days), (one.micros, two.micros))
-    return interval(*(a if b == "0" else f"({a} {operator} {b})" for a, b in pairs))
+    return interval(*(a if _is_zero(b) else op(a, operator, b) for a, b in pairs))
 
 
-def _is_whole(text: str) -> bool:
-    return text.lstrip("-").isdigit()
+def _is_zero(part: Node) -> bool:
+    return whole_number(part) == 0
 
 
 def _no_operator(operator: str, left: Value, right: Value) -> RefusalError:
     return RefusalError(f"{left.type} {operator} {right.type}", "cast the operands to types the operator is for")
 
 
-def checked_domain(value: Value, condition: str, result: str, message: str) -> str:
+def checked_domain(value: Value, condition: Node, result: Node, message: str) -> Node:
     """A function of a double that PostgreSQL refuses outside its domain, where Spark gives NULL or NaN."""
-    guarded = fail_unless(f"({condition}) OR {value.sql} IS NULL", result, message, cast(value.sql, t.TEXT))
-    return f"({guarded})"
+    return fail_unless(or_(condition, is_null(value.tree)), result, message, cast(value.tree, t.TEXT))

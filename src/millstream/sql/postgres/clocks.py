@@ -11,65 +11,79 @@ import re
 from collections.abc import Callable
 from zoneinfo import available_timezones
 
-from millstream.sql.postgres.refusals import RefusalError
-from millstream.sql.postgres.values import ITEM
+from sqlglot import exp
 
-_HOURS = "MAKE_DT_INTERVAL(0, 3)"
+from millstream.sql.postgres import types as t
+from millstream.sql.postgres.refusals import RefusalError
+from millstream.sql.postgres.spark_builders import ITEM, Node, fn, let, op, text, when
+from millstream.sql.postgres.spark_casts import cast
+from millstream.sql.postgres.types import numeric
+
+_HOURS = fn("MAKE_DT_INTERVAL", 0, 3)
 """More than clocks are put back by, and less than between two changes."""
 _PLACE = re.compile(r"[A-Za-z]\w*(/[A-Za-z][A-Za-z_-]*)+")
-_ZERO = "CAST('1970-01-01 00:00:00' AS TIMESTAMP_NTZ)"
+_ZERO = cast(text("1970-01-01 00:00:00"), t.TIMESTAMP)
+UTC = "UTC"
 
 
-def moment(ntz: str) -> str:
-    """The moment the session's clock shows a time."""
+def moment(ntz: Node) -> Node:
+    """The moment at which the session's clock shows a time."""
     return _with(ntz, _moment)
 
 
-def _moment(x: str) -> str:
-    later = f"(CAST(({x} + {_HOURS}) AS TIMESTAMP) - {_HOURS})"
-    return f"CASE WHEN CAST({later} AS TIMESTAMP_NTZ) = {x} THEN {later} ELSE CAST({x} AS TIMESTAMP) END"
+def _moment(x: Node) -> Node:
+    later = op(cast(op(x, "+", _HOURS), t.TIMESTAMPTZ), "-", _HOURS)
+    return when(op(cast(later, t.TIMESTAMP), "=", x), later, cast(x, t.TIMESTAMPTZ))
 
 
-def moment_at(ntz: str, zone: str) -> str:
-    """The moment a place's clock shows a time; the place is a literal of Spark's."""
-    utc = ntz if zone == "'UTC'" else _with(ntz, lambda x: _utc(x, zone))
-    return f"CAST(CONCAT(CAST({utc} AS STRING), 'Z') AS TIMESTAMP)"
+def moment_at(ntz: Node, zone: str) -> Node:
+    """The moment at which a place's clock shows a time."""
+    utc = ntz if zone == UTC else _with(ntz, lambda x: _utc(x, zone))
+    return cast(fn("CONCAT", cast(utc, t.TEXT), text("Z")), t.TIMESTAMPTZ)
 
 
-def _utc(x: str, zone: str) -> str:
-    later = f"(CONVERT_TIMEZONE({zone}, 'UTC', {x} + {_HOURS}) - {_HOURS})"
-    earlier = f"CONVERT_TIMEZONE({zone}, 'UTC', {x})"
-    return f"CASE WHEN CONVERT_TIMEZONE('UTC', {zone}, {later}) = {x} THEN {later} ELSE {earlier} END"
+def _utc(x: Node, zone: str) -> Node:
+    later = op(_moved(zone, UTC, op(x, "+", _HOURS)), "-", _HOURS)
+    return when(op(_moved(UTC, zone, later), "=", x), later, _moved(zone, UTC, x))
 
 
-def shown_at(tz: str, zone: str) -> str:
+def shown_at(tz: Node, zone: str) -> Node:
     """What a place's clock shows at a moment."""
-    seconds = f"CAST((CAST(UNIX_MICROS({tz}) AS DECIMAL(20, 0)) / 1000000) AS DECIMAL(18, 6))"
-    utc = f"({_ZERO} + MAKE_DT_INTERVAL(0, 0, 0, {seconds}))"
-    return utc if zone == "'UTC'" else f"CONVERT_TIMEZONE('UTC', {zone}, {utc})"
+    seconds = cast(op(cast(fn("UNIX_MICROS", tz), numeric(20, 0)), "/", 1_000_000), numeric(18, 6))
+    utc = op(_ZERO, "+", fn("MAKE_DT_INTERVAL", 0, 0, 0, seconds))
+    return utc if zone == UTC else _moved(UTC, zone, utc)
 
 
 def zone_named(name: str) -> str:
-    """A time zone, as a literal of Spark's.
+    """Spark's name of a time zone.
 
     >>> zone_named("america/new_york"), zone_named("utc")
-    ("'America/New_York'", "'UTC'")
+    ('America/New_York', 'UTC')
 
     Raises:
-        RefusalError: it is none that means the same to both.
+        RefusalError: the name does not mean the same to both.
     """
     if name.strip().upper() in {"UTC", "GMT", "Z"}:
-        return "'UTC'"
+        return UTC
     places = {zone.lower(): zone for zone in available_timezones() if _PLACE.fullmatch(zone)}
     found = places.get(name.strip().lower())
     if found is None:
         hint = "write 'UTC' or a name like 'Europe/Berlin': offsets and abbreviations mean others to Spark"
         raise RefusalError(f"the time zone {name!r}", hint)
-    return f"'{found}'"
+    return found
 
 
-def _with(fragment: str, body: Callable[[str], str]) -> str:
-    """`body` of a fragment, which is computed once unless it is a name or a literal."""
-    if re.fullmatch(r"[`\w.]+|CAST\('[-\d: .T]+' AS \w+\)", fragment):
-        return body(fragment)
-    return f"GET(TRANSFORM(ARRAY({fragment}), {ITEM} -> {body(ITEM)}), 0)"
+def _moved(source: str, target: str, ntz: Node) -> Node:
+    return fn("CONVERT_TIMEZONE", text(source), text(target), ntz)
+
+
+def _with(ntz: Node, body: Callable[[Node], Node]) -> Node:
+    """`body` of a time, which is computed once unless it is a name or a literal."""
+    return body(ntz) if _is_simple(ntz) else let(ntz, body(ITEM))
+
+
+def _is_simple(node: Node) -> bool:
+    if isinstance(node, exp.Dot):
+        return _is_simple(node.this)
+    is_literal = isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal) and node.this.is_string
+    return is_literal or isinstance(node, exp.Column | exp.Identifier)

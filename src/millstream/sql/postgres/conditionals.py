@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import beside, coerce, convert, unify
-from millstream.sql.postgres.comparisons import compare
+from millstream.sql.postgres.operands import compare
 from millstream.sql.postgres.refusals import RefusalError
+from millstream.sql.postgres.spark_builders import NULL, fn, when
+from millstream.sql.postgres.typed_expressions import Value
 from millstream.sql.postgres.types import as_numeric
-from millstream.sql.postgres.values import Value
 
 
 def _coalesce(args: list[Value]) -> Value:
     values, type_ = unify(args)
-    return Value(f"COALESCE({', '.join(v.sql for v in values)})", type_)
+    return Value(fn("COALESCE", *(v.tree for v in values)), type_)
 
 
 def _nullif(args: list[Value]) -> Value:
@@ -25,7 +26,7 @@ def _nullif(args: list[Value]) -> Value:
         raise RefusalError("NULLIF of rows or intervals", "compare with = in a CASE, or EXTRACT(EPOCH FROM ...) first")
     test = compare("=", left, right)
     kept = _as_operand(left, right.type)
-    return Value(f"CASE WHEN {test.sql} THEN NULL ELSE {kept.sql} END", kept.type)
+    return Value(when(test.tree, NULL, kept.tree), kept.type)
 
 
 def _as_operand(left: Value, right: t.Type) -> Value:
@@ -47,7 +48,7 @@ def _extreme(name: str) -> Callable[[list[Value]], Value]:
             raise RefusalError(f"{name} of {type_}")
         if len(values) == 1:
             return values[0]
-        return Value(f"{name}({', '.join(v.sql for v in values)})", type_)
+        return Value(fn(name, *(v.tree for v in values)), type_)
 
     return rule
 

@@ -1,8 +1,8 @@
 """PostgreSQL's text to a tree in which every call still has the name and the arguments that were written.
 
 sqlglot's own PostgreSQL parser gives many functions a node of a common model already (`DIV`, `TO_CHAR`, `UNNEST`, array
-subscripts from 0, JSON paths): what was written can no longer be told. Here a function is an `Anonymous` call, except
-the few with a syntax of their own.
+subscripts from 0, JSON paths): the tree no longer shows what was written. Here a function is an `Anonymous` call,
+except the few with a syntax of their own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Postgres(Postgres):
     INDEX_OFFSET = 0  # leave subscripts as they are
 
     class Tokenizer(Postgres.Tokenizer):
-        """Knows CURRENT_ROLE, too."""
+        """Also knows CURRENT_ROLE."""
 
         KEYWORDS: ClassVar[dict[str, TokenType]] = {
             **Postgres.Tokenizer.KEYWORDS,

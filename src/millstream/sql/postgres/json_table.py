@@ -12,21 +12,45 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from millstream.sql.postgres import types as t
-from millstream.sql.postgres.casts import coerce, type_named
+from millstream.sql.postgres.casts import coerce
 from millstream.sql.postgres.functions.json_marks import (
     BARE,
     STRING,
     as_json,
-    bound,
     found_in,
-    is_marked,
     path_text,
     root_of,
+    starts_with,
+    strings_in,
+    unmarked,
 )
 from millstream.sql.postgres.names import Output, folded
 from millstream.sql.postgres.refusals import RefusalError
-from millstream.sql.postgres.series import Series
-from millstream.sql.postgres.values import ITEM, OTHER, PLACE, JsonPlace, Value, text_literal
+from millstream.sql.postgres.set_returning import Series
+from millstream.sql.postgres.spark_builders import (
+    ITEM,
+    NULL,
+    OTHER,
+    PLACE,
+    Node,
+    array,
+    cases,
+    each,
+    fn,
+    is_not_null,
+    is_null,
+    kept,
+    lambda_,
+    let,
+    not_,
+    op,
+    struct,
+    text,
+    when,
+)
+from millstream.sql.postgres.spark_casts import cast, try_cast
+from millstream.sql.postgres.type_names import type_named
+from millstream.sql.postgres.typed_expressions import JsonPlace, Value
 
 Steps = list[str | int]
 
@@ -39,44 +63,43 @@ def json_table(node: exp.JSONTable, translate: Callable[[exp.Expr], Value]) -> S
     path = _steps(node.args.get("path"))
     schema = node.args["schema"]
     columns: list[Output] = []
-    fields: list[str] = []
+    fields: list[tuple[str, Node]] = []
     for definition in schema.expressions:
-        column, text = _column(definition, translate)
+        column, found = _column(definition, translate)
         columns.append(column)
-        fields.append(f"'{column.name}', {text}")
+        fields.append((column.name, found))
     value = translate(node.this)
     place = value.place or JsonPlace(root_of(value), ())
-    array = _items(f"FILTER(ARRAY({found_in(place)}), {ITEM} -> {ITEM} IS NOT NULL)", path)
-    body = f"TRANSFORM({array}, ({OTHER}, {PLACE}) -> NAMED_STRUCT({', '.join(fields)}))"
+    rows = _items(kept(array(found_in(place)), is_not_null(ITEM)), path)
+    body = fn("TRANSFORM", rows, lambda_(struct(fields), OTHER, PLACE))
     return Series(body, tuple(columns), is_struct=True)
 
 
-def _items(items: str, path: Steps) -> str:
+def _items(items: Node, path: Steps) -> Node:
     """What a path leads to from each of some items."""
+    listed, is_array = strings_in(ITEM), starts_with(ITEM, "[")
     for step in path:
-        listed = f"FROM_JSON({ITEM}, 'ARRAY<STRING>')"
-        is_array = f"STARTSWITH({ITEM}, '[')"
-        unwrapped = f"FLATTEN(TRANSFORM({items}, {ITEM} -> CASE WHEN {is_array} THEN {listed} ELSE ARRAY({ITEM}) END))"
+        unwrapped = fn("FLATTEN", each(items, when(is_array, listed, array(ITEM))))
         if step == "*":
             items = unwrapped
             continue
         if isinstance(step, int):
-            single = f" WHEN NOT {is_array} THEN {ITEM}" if step == 0 else ""
-            found = f"TRANSFORM({items}, {ITEM} -> CASE WHEN {is_array} THEN GET({listed}, {step}){single} END)"
+            single = [(not_(is_array), ITEM)] if step == 0 else []
+            found = each(items, cases((is_array, fn("GET", listed, step)), *single))
         else:
-            found = f"TRANSFORM({unwrapped}, {ITEM} -> GET_JSON_OBJECT({ITEM}, {text_literal(path_text((step,)))}))"
-        items = f"FILTER({found}, {ITEM} -> {ITEM} IS NOT NULL)"
+            found = each(unwrapped, fn("GET_JSON_OBJECT", ITEM, text(path_text((step,)))))
+        items = kept(found, is_not_null(ITEM))
     return items
 
 
-def _column(node: exp.Expr, translate: Callable[[exp.Expr], Value]) -> tuple[Output, str]:
+def _column(node: exp.Expr, translate: Callable[[exp.Expr], Value]) -> tuple[Output, Node]:
     if not isinstance(node, exp.JSONColumnDef) or node.args.get("nested_schema"):
         raise RefusalError("NESTED PATH of JSON_TABLE")
     name = folded(node.this)
     if not re.fullmatch(r"\w+", name):
         raise RefusalError(f"the column name {name!r} in JSON_TABLE")
     if node.args.get("ordinality"):
-        return Output(name, t.INTEGER), f"CAST({PLACE} + 1 AS INT)"
+        return Output(name, t.INTEGER), cast(op(PLACE, "+", 1), t.INTEGER)
     kind = node.args.get("kind")
     if not isinstance(kind, exp.DataType):
         raise RefusalError("a column of JSON_TABLE of that form")
@@ -87,70 +110,67 @@ def _column(node: exp.Expr, translate: Callable[[exp.Expr], Value]) -> tuple[Out
         hint = "take it as text: what is too long is an error, and NULL"
         raise RefusalError(f"a column of type {kind.sql(dialect='postgres').lower()} in JSON_TABLE", hint)
     given = node.args.get("path")
-    found = _items(f"ARRAY({OTHER})", _steps(given) if isinstance(given, exp.Expr) else [name])
+    found = _items(array(OTHER), _steps(given) if isinstance(given, exp.Expr) else [name])
     empty, error = (_otherwise(node, event, type_, translate) for event in ("empty", "error"))
     if node.args.get("exists"):
-        return Output(name, type_), f"CAST(SIZE({found}) > 0 AS {type_.spark})"
+        return Output(name, type_), cast(op(fn("SIZE", found), ">", 0), type_)
     if type_.is_json or node.args.get("format_json"):
-        if {empty, error} != {"NULL"} or not (type_.is_json or type_ == t.TEXT):
+        if not (empty is error is NULL) or not (type_.is_json or type_ == t.TEXT):
             raise RefusalError("a column of JSON_TABLE of that form")
-        return Output(name, type_), bound(_only(found, "NULL"), as_json(ITEM))
-    return Output(name, type_), _scalar(_only(found, "'[]'"), type_, empty, error)
+        return Output(name, type_), let(_only(found, NULL), as_json(ITEM))
+    return Output(name, type_), _scalar(_only(found, text("[]")), type_, empty, error)
 
 
-def _only(items: str, several: str) -> str:
+def _only(items: Node, several: Node) -> Node:
     """The item, if there is one; `several` stands for more than one."""
-    return bound(items, f"CASE SIZE({ITEM}) WHEN 0 THEN NULL WHEN 1 THEN GET({ITEM}, 0) ELSE {several} END")
+    return let(items, cases((0, NULL), (1, fn("GET", ITEM, 0)), of=fn("SIZE", ITEM), otherwise=several))
 
 
-def _scalar(found: str, type_: t.Type, empty: str, error: str) -> str:
+def _scalar(found: Node, type_: t.Type, empty: Node, error: Node) -> Node:
     """What JSON_VALUE makes of what was found.
 
     Args:
         empty: the value if nothing was found.
         error: the value if an object or array was found, or what does not fit.
     """
-    r, text = ITEM, f"SUBSTRING({ITEM}, 2)"
-    bare = text
+    bare: Node = unmarked(ITEM)
     if type_ == t.TEXT:  # PostgreSQL's of a boolean is t or f
-        bare = f"CASE {text} WHEN 'true' THEN 't' WHEN 'false' THEN 'f' ELSE {text} END"
-    scalar = f"CASE WHEN {is_marked(r, BARE)} THEN {bare} WHEN {is_marked(r, STRING)} THEN {text} END"
-    cases = f"WHEN {r} = {text_literal(BARE + 'null')} THEN NULL"
-    if empty != "NULL":
-        cases = f"WHEN {r} IS NULL THEN {empty} {cases}"
-    elif error != "NULL":
-        cases = f"WHEN {r} IS NULL THEN NULL {cases}"
+        bare = cases((text("true"), text("t")), (text("false"), text("f")), of=bare, otherwise=bare)
+    scalar = cases((starts_with(ITEM, BARE), bare), (starts_with(ITEM, STRING), unmarked(ITEM)))
+    branches: list[tuple[Node, Node]] = [(op(ITEM, "=", text(f"{BARE}null")), NULL)]
+    if empty is not NULL or error is not NULL:
+        branches.insert(0, (is_null(ITEM), empty))
     value = _read(scalar, type_)
-    return bound(found, f"CASE {cases} ELSE {value if error == 'NULL' else f'COALESCE({value}, {error})'} END")
+    return let(found, cases(*branches, otherwise=value if error is NULL else fn("COALESCE", value, error)))
 
 
-def _read(text: str, type_: t.Type) -> str:
+def _read(shown: Node, type_: t.Type) -> Node:
     if type_ == t.TEXT:
-        return text
+        return shown
     if type_.is_integer:
-        whole = f"TRY_CAST({text} AS DECIMAL(38, 18))"
-        text = f"CASE WHEN {whole} = ROUND({whole}, 0) THEN {whole} END"
-    return f"TRY_CAST({text} AS {type_.spark})"
+        exact = try_cast(shown, t.numeric(t.MAX_DIGITS, t.DEFAULT_SCALE))
+        shown = when(op(exact, "=", fn("ROUND", exact, 0)), exact)
+    return try_cast(shown, type_)
 
 
-def _otherwise(node: exp.JSONColumnDef, event: str, type_: t.Type, translate: Callable[[exp.Expr], Value]) -> str:
+def _otherwise(node: exp.JSONColumnDef, event: str, type_: t.Type, translate: Callable[[exp.Expr], Value]) -> Node:
     """The value that ON EMPTY or ON ERROR asks for."""
     given = node.args.get(event)
     if isinstance(given, exp.Expr):
-        return coerce(translate(given), type_).sql
+        return coerce(translate(given), type_).tree
     if given and not given.startswith("FALSE" if node.args.get("exists") else "NULL"):
         raise RefusalError(f"{given} in JSON_TABLE", "give a DEFAULT")
-    return "NULL"
+    return NULL
 
 
 def _steps(path: exp.Expr | None) -> Steps:
     """`$.a[*].b[0]` in steps."""
-    text = path.name if path is not None else "$"
-    body = text.strip().removeprefix("lax ").strip()
+    written = path.name if path is not None else "$"
+    body = written.strip().removeprefix("lax ").strip()
     out: Steps = []
     position = 1
     if not body.startswith("$"):
-        raise RefusalError(f"the JSON path {text!r}", "only lax paths of $.key, [0] and [*] are known")
+        raise RefusalError(f"the JSON path {written!r}", "only lax paths of $.key, [0] and [*] are known")
     for found in re.finditer(r'\.(\w+)|\."([^"]+)"|\[(\*|\d+)\]', body):
         if found.start() != position:
             break
@@ -158,5 +178,5 @@ def _steps(path: exp.Expr | None) -> Steps:
         index = found.group(3)
         out.append("*" if index == "*" else int(index) if index else found.group(1) or found.group(2))
     if position != len(body):
-        raise RefusalError(f"the JSON path {text!r}", "only $.key, [0] and [*] are known")
+        raise RefusalError(f"the JSON path {written!r}", "only $.key, [0] and [*] are known")
     return out

@@ -1,7 +1,7 @@
 """The names a query can use, with PostgreSQL's types.
 
 Unquoted names are folded as PostgreSQL folds them; quoted ones are as they are. Spark ignores the case of both, so that
-what differs only by it is given another name in Spark's text, or refused.
+what differs only by it is given another name in Spark's query, or refused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from millstream.naming import cut, fold, quote
+from millstream.naming import cut, fold
+from millstream.sql.postgres.spark_builders import column as column_of
+from millstream.sql.postgres.spark_builders import quoted_name
+from millstream.sql.postgres.typed_expressions import Value
 from millstream.sql.postgres.types import Type
-from millstream.sql.postgres.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Item:
     Args:
         is_scalar: a function that gives values, not rows: its name alone means the value.
         path: of a table without an alias, its schema and database, by which its columns may be qualified, too.
-        alias: its name in Spark's text, where that is another one.
+        alias: its name in Spark's query, where that is another one.
     """
 
     name: str
@@ -47,21 +49,21 @@ class Item:
     alias: str | None = None
 
     @property
-    def shown(self) -> str:
-        """Its name in Spark's text."""
-        return quote(self.alias or self.name)
+    def shown(self) -> exp.Identifier:
+        """Its name in Spark's query."""
+        return quoted_name(self.alias or self.name)
 
     def find(self, column: str) -> Output | None:
         """A column by its name."""
         return next((c for c in self.columns if c.name == column), None)
 
     def has_twin(self, column: str) -> bool:
-        """Whether another column has that name in another case, so that Spark cannot tell the two apart."""
+        """Whether another column has that name in another case, so that Spark cannot distinguish the two."""
         return sum(c.name.lower() == column.lower() for c in self.columns) > 1 and self.find(column) is not None
 
     def value(self, column: Output) -> Value:
         """A reference to a column."""
-        return Value(f"{self.shown}.{quote(column.name)}", column.type)
+        return Value(column_of(column.name, self.shown), column.type)
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Scope:
     """Whether something here, or in a query inside, was found to be of a query around it."""
 
     def alias_for(self, name: str) -> str | None:
-        """Another name for an item in Spark's text, if one here or around it has its name in another case."""
+        """Another name for an item in Spark's query, if one here or around it has its name in another case."""
         scope: Scope | None = self
         while scope is not None:
             if any(item.name != name and item.name.lower() == name.lower() for item in scope.items):

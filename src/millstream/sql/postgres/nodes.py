@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from millstream.sql.node_arguments import Arguments, Registry, Unhandled, arguments, unhandled
 from millstream.sql.postgres.refusals import refused
+from millstream.sql.refusals.node_arguments import Arguments, Registry, Unhandled, arguments, unhandled
 
 _MODIFIERS = (
     "match laterals joins connect pivots prewhere where group having qualify windows distribute sort cluster locks "

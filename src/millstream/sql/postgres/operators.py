@@ -10,7 +10,10 @@ from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import as_text, coerce, unify
 from millstream.sql.postgres.functions import arrays, call
 from millstream.sql.postgres.refusals import RefusalError
-from millstream.sql.postgres.values import Value, cast
+from millstream.sql.postgres.spark_builders import Node, fn, op
+from millstream.sql.postgres.spark_builders import complement as bitwise_not
+from millstream.sql.postgres.spark_casts import cast
+from millstream.sql.postgres.typed_expressions import Value
 
 if TYPE_CHECKING:
     from millstream.sql.postgres.expressions import Expressions
@@ -26,7 +29,7 @@ def concatenation(self: Expressions, node: exp.DPipe) -> Value:
     texts = {"text", "unknown"}
     if left.type.name not in texts and right.type.name not in texts:
         raise RefusalError(f"{left.type} || {right.type}", "cast one side to text")
-    return Value(f"CONCAT({as_text(left).sql}, {as_text(right).sql})", t.TEXT)
+    return Value(fn("CONCAT", as_text(left).tree, as_text(right).tree), t.TEXT)
 
 
 def _of_arrays(left: Value, right: Value) -> Value:
@@ -48,14 +51,14 @@ def bits(self: Expressions, node: exp.Binary) -> Value:
         return _shifted(name, left, coerce(right, t.INTEGER))
     (a, b), type_ = unify([left, right])
     sign = {exp.BitwiseAnd: "&", exp.BitwiseOr: "|", exp.BitwiseXor: "^"}[type(node)]
-    return Value(f"({a.sql} {sign} {b.sql})", type_)
+    return Value(op(a.tree, sign, b.tree), type_)
 
 
 def _shifted(name: str, x: Value, by: Value) -> Value:
-    shifted = f"{name}({x.sql}, {by.sql})"
+    shifted: Node = fn(name, x.tree, by.tree)
     if x.type != t.SMALLINT:
         return Value(shifted, x.type)
-    kept = f"SHIFTRIGHT(SHIFTLEFT({shifted}, 16), 16)"  # Spark's is an INT: what is beyond 16 bits is lost
+    kept = fn("SHIFTRIGHT", fn("SHIFTLEFT", shifted, 16), 16)  # Spark's is an INT: what is beyond 16 bits is lost
     return Value(cast(kept, t.SMALLINT), t.SMALLINT)
 
 
@@ -64,4 +67,4 @@ def complement(self: Expressions, node: exp.BitwiseNot) -> Value:
     value = self.translate(node.this)
     if not value.type.is_integer:
         raise RefusalError(f"~ {value.type}")
-    return Value(f"(~ {value.sql})", value.type)
+    return Value(bitwise_not(value.tree), value.type)

@@ -8,10 +8,26 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millstream.sql.postgres.refusals import RefusalError
-from millstream.sql.postgres.values import ITEM, OTHER, Value
+from millstream.sql.postgres.spark_builders import (
+    ITEM,
+    OTHER,
+    Node,
+    and_,
+    cases,
+    each,
+    fn,
+    is_null,
+    lambda_,
+    not_,
+    op,
+    own_field,
+    struct,
+)
+from millstream.sql.postgres.spark_queries import ordered
+from millstream.sql.postgres.typed_expressions import Value
 
 if TYPE_CHECKING:
-    from millstream.sql.postgres.aggregates import Call
+    from millstream.sql.postgres.aggregate_calls import Call
     from millstream.sql.postgres.expressions import Expressions
 
 
@@ -24,11 +40,9 @@ class Key:
     nulls_first: bool
 
     @property
-    def text(self) -> str:
-        """As Spark writes it, always with the place of the NULLs."""
-        return (
-            f"{self.value.sql} {'DESC' if self.descending else 'ASC'} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
-        )
+    def tree(self) -> exp.Ordered:
+        """As Spark orders, always with the place of the NULLs."""
+        return ordered(self.value.tree, descending=self.descending, nulls_first=self.nulls_first)
 
 
 def keys_of(self: Expressions, nodes: list[exp.Expr]) -> list[Key]:
@@ -47,35 +61,33 @@ def key_of(node: exp.Expr, value: Value) -> Key:
     return Key(value, bool(node.args.get("desc")), bool(node.args.get("nulls_first")))
 
 
-def ordered(keys: list[Key]) -> str:
-    """The keys, with commas."""
-    return ", ".join(key.text for key in keys)
-
-
-def sorted_list(call: Call, x: Value) -> str:
+def sorted_list(call: Call, x: Value) -> Node:
     """The values of an aggregate as a list, NULLs kept, in its order or its window's; without one, in the values' own.
 
     Any order is right then; a fixed one gives the same result at each refresh.
     """
     keys = call.order or [*call.window_order, Key(x, descending=False, nulls_first=False)]
-    fields = []
+    fields: list[tuple[str, Node]] = []
     for i, key in enumerate(keys):
-        fields += [f"'n{i}', {key.value.sql} IS NULL", f"'k{i}', {key.value.sql}"]
-    listed = call.invoke(
-        "COLLECT_SET" if call.distinct else "COLLECT_LIST",
-        f"NAMED_STRUCT({', '.join(fields)}, 'v', {x.sql})",
-        distinct=False,
-    )
-    if all(not k.descending and not k.nulls_first for k in keys):
-        return f"TRANSFORM(ARRAY_SORT({listed}), {ITEM} -> {ITEM}.v)"
-    cases = []
+        fields += [(f"n{i}", is_null(key.value.tree)), (f"k{i}", key.value.tree)]
+    entry = struct([*fields, ("v", x.tree)])
+    listed = call.invoke("COLLECT_SET" if call.distinct else "COLLECT_LIST", entry, distinct=False)
+    comparator = () if all(not k.descending and not k.nulls_first for k in keys) else (_comparator(keys),)
+    return each(fn("ARRAY_SORT", listed, *comparator), own_field(ITEM, "v"))
+
+
+def _comparator(keys: list[Key]) -> exp.Lambda:
+    """Which of two entries of a list comes first: -1, 0 or 1."""
+    branches: list[tuple[Node, int]] = []
     for i, key in enumerate(keys):
-        first, last = ("-1", "1") if key.nulls_first else ("1", "-1")
-        less, more = ("1", "-1") if key.descending else ("-1", "1")
-        cases += [
-            f"WHEN {ITEM}.n{i} AND NOT {OTHER}.n{i} THEN {first} WHEN {OTHER}.n{i} AND NOT {ITEM}.n{i} THEN {last}",
-            f"WHEN {ITEM}.k{i} < {OTHER}.k{i} THEN {less} WHEN {ITEM}.k{i} > {OTHER}.k{i} THEN {more}",
+        first, last = (-1, 1) if key.nulls_first else (1, -1)
+        less, more = (1, -1) if key.descending else (-1, 1)
+        is_null_here, is_null_there = own_field(ITEM, f"n{i}"), own_field(OTHER, f"n{i}")
+        here, there = own_field(ITEM, f"k{i}"), own_field(OTHER, f"k{i}")
+        branches += [
+            (and_(is_null_here, not_(is_null_there)), first),
+            (and_(is_null_there, not_(is_null_here)), last),
+            (op(here, "<", there), less),
+            (op(here, ">", there), more),
         ]
-    return (
-        f"TRANSFORM(ARRAY_SORT({listed}, ({ITEM}, {OTHER}) -> CASE {' '.join(cases)} ELSE 0 END), {ITEM} -> {ITEM}.v)"
-    )
+    return lambda_(cases(*branches, otherwise=0), ITEM, OTHER)

@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from millstream.sql.postgres.dialect import parse_postgres
 from millstream.sql.postgres.names import folded
-from millstream.sql.text import real_tables
+from millstream.sql.text.table_exchange import real_tables
 
 
 def table_names(text: str) -> tuple[tuple[str, ...], ...]:

@@ -15,7 +15,7 @@ DOCS = "docs/postgres-dialect.md lists what the postgres dialect takes"
 
 
 def refused(what: str, node: exp.Expr, sql: str, hint: str | None = None) -> MillstreamError:
-    """An UNSUPPORTED_SQL error: the construct is PostgreSQL's, and has no equal in Spark that we know."""
+    """An UNSUPPORTED_SQL error: the construct is PostgreSQL's, and we know no equal of it in Spark."""
     return MillstreamError(
         Code.UNSUPPORTED_SQL,
         f"{what} cannot be given PostgreSQL's meaning",
@@ -35,7 +35,7 @@ def _position_of_words(what: str, sql: str) -> Position | None:
 def wrong(
     what: str, node: exp.Expr, sql: str, code: Code = Code.QUERY_INVALID, hint: str | None = None
 ) -> MillstreamError:
-    """The query is no PostgreSQL, or speaks of what is not there."""
+    """An error of the query itself: PostgreSQL would refuse it too, or it names what does not exist."""
     return MillstreamError(code, what, position=position_of(node), sql=sql, hint=hint)
 
 
@@ -55,7 +55,7 @@ def refuse_comparison(type_: Type) -> None:
 
 
 class RefusalError(Exception):
-    """Raised by a rule, which knows no place; whoever called the rule adds it."""
+    """Raised by a rule, which knows no place; its caller adds the place."""
 
     def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 MAX_DIGITS = 38
 DEFAULT_SCALE = 18
-"""Digits behind the point of a `numeric` whose scale nobody has declared."""
+"""Digits behind the point of a `numeric` that was declared without a scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Type:
 
     @property
     def spark(self) -> str:
-        """Spark's type of that values."""
+        """The Spark type that holds such values."""
         if self.name == "numeric":
             return f"DECIMAL({self.digits}, {self.scale})"
         if self.element is not None:
@@ -163,7 +163,7 @@ def as_numeric(type_: Type) -> Type:
 
 
 def from_spark(text: str) -> Type | None:
-    """What a column of Spark's is to PostgreSQL; None where it is nothing it knows.
+    """The PostgreSQL type of a column of Spark's; None where PostgreSQL has no such type.
 
     >>> str(from_spark("array<int>")), from_spark("decimal(10,2)").spark, from_spark("map<string,int>")
     ('integer[]', 'DECIMAL(10, 2)', None)

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from millstream.sql.postgres.names import folded
-from millstream.sql.postgres.ordering import Key, keys_of, ordered
+from millstream.sql.postgres.ordering import Key, keys_of
 from millstream.sql.postgres.refusals import RefusalError, refuse_unequal, wrong
+from millstream.sql.postgres.spark_builders import NULL, Node, fn, number, whole_number
 
 if TYPE_CHECKING:
     from millstream.sql.postgres.expressions import Expressions
 
 
-def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> tuple[str, list[Key]]:
-    """`(PARTITION BY ... ORDER BY ... frame)`, and the keys of its order; named windows are written out.
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The window of a call."""
+
+    partition: tuple[Node, ...]
+    order: tuple[Node, ...]
+    frame: exp.WindowSpec | None
+
+    def of(self, node: Node) -> exp.Window:
+        """`node OVER (PARTITION BY ... ORDER BY ... frame)`."""
+        order = exp.Order(expressions=list(self.order)) if self.order else None
+        return exp.Window(this=node, partition_by=list(self.partition), order=order, spec=self.frame, over="OVER")
+
+
+def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> tuple[Over, list[Key]]:
+    """What stands behind OVER, and the keys of its order; named windows are written out.
 
     Args:
         needs_order: Spark wants an ORDER BY here; without one all rows are equal.
     """
     partition, order, spec = _written_out(self, node)
-    parts = []
-    if partition:
-        values = [self.scalar(p) for p in partition]
-        refuse_unequal((v.type for v in values), "PARTITION BY")
-        parts.append("PARTITION BY " + ", ".join(v.sql for v in values))
+    values = [self.scalar(p) for p in partition]
+    refuse_unequal((v.type for v in values), "PARTITION BY")
     keys = keys_of(self, order.expressions) if order is not None else []
-    if keys:
-        parts.append("ORDER BY " + ordered(keys))
-    elif needs_order:
-        parts.append("ORDER BY NULL")
-    if spec is not None:
-        parts.append(_frame(self, spec))
-    return f"({' '.join(parts)})", keys
+    listed: list[Node] = [key.tree for key in keys]
+    if not keys and needs_order:
+        listed = [NULL]
+    frame = _frame(self, spec) if spec is not None else None
+    return Over(tuple(v.tree for v in values), tuple(listed), frame), keys
 
 
 def _written_out(self: Expressions, node: exp.Window) -> tuple[list[exp.Expr], exp.Order | None, exp.WindowSpec | None]:
@@ -54,29 +65,33 @@ def _written_out(self: Expressions, node: exp.Window) -> tuple[list[exp.Expr], e
         node = base
 
 
-def _frame(self: Expressions, spec: exp.WindowSpec) -> str:
+def _frame(self: Expressions, spec: exp.WindowSpec) -> exp.WindowSpec:
     kind = spec.args.get("kind")
     if kind not in {"ROWS", "RANGE"}:
         raise RefusalError(f"a frame of {kind}", "use ROWS or RANGE")
     if spec.args.get("exclude"):
         raise RefusalError(f"EXCLUDE {spec.args['exclude'].name} of a frame")
-    start = _bound(self, spec.args.get("start"), spec.args.get("start_side"))
+    start, start_side = _bound(self, spec.args.get("start"), spec.args.get("start_side"))
     end = spec.args.get("end")
-    last = _bound(self, end, spec.args.get("end_side")) if end is not None else "CURRENT ROW"
-    return f"{kind} BETWEEN {start} AND {last}"
+    last, last_side = _bound(self, end, spec.args.get("end_side")) if end is not None else (_CURRENT_ROW, None)
+    return exp.WindowSpec(kind=kind, start=start, start_side=start_side, end=last, end_side=last_side)
 
 
-def _bound(self: Expressions, bound: object, side: object) -> str:
+_CURRENT_ROW = "CURRENT ROW"
+
+
+def _bound(self: Expressions, bound: object, side: object) -> tuple[Node | str, object]:
     if isinstance(bound, str):
-        return bound if bound == "CURRENT ROW" else f"{bound} {side}"
+        return bound, None if bound == _CURRENT_ROW else side
     if not isinstance(bound, exp.Expr):
         raise RefusalError("this bound of a frame")
     value = self.translate(bound)
     if value.interval is not None:
         by = value.interval
-        if by.months != "0" or not (by.days + by.micros).replace("-", "").isdigit():
+        months, days, micros = (whole_number(part) for part in (by.months, by.days, by.micros))
+        if months != 0 or days is None or micros is None:
             raise RefusalError("a frame of months", "use days")
-        return f"MAKE_DT_INTERVAL({by.days}, 0, 0, {int(by.micros) / 1_000_000}) {side}"
+        return fn("MAKE_DT_INTERVAL", number(days), 0, 0, number(str(micros / 1_000_000))), side
     if not isinstance(value.constant, int):
         raise RefusalError("a bound of a frame that is not a constant")
-    return f"{value.sql} {side}"
+    return value.tree, side

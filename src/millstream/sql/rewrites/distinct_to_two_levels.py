@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from millstream.ops import Aggregate, Column, Item, Project, Relation, transform
 from millstream.ops.expressions import ZERO, all_of, cast, coalesce, col, compare, is_not_null, when
-from millstream.sql.typing import decimal_parts, sum_type
+from millstream.sql.result_types import decimal_parts, sum_type
 
 # a sum of sums is kept exactly up to here, see MAX_EXACT_PRECISION of the delta rules
 _MOST_DIGITS = 27

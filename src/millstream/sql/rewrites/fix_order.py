@@ -1,8 +1,8 @@
-"""Give rows that an ORDER BY leaves equal one fixed order, so that each way to compute a window gives the same.
+"""Give rows that an ORDER BY leaves equal one fixed order, so that every evaluation of a window gives the same result.
 
-The order goes on by all other columns of the rows. Rows that are equal in these as well are the same row twice: which
-of them is first cannot be seen. It is decided here, after the columns nobody reads are gone, and not by functions whose
-result is the same for all equal rows (RANK, sums over a RANGE).
+The order continues with all other columns of the rows. Rows that are equal in these as well are the same row twice, so
+that it makes no difference which of them is first. This runs after unused columns are dropped, and leaves alone the
+functions whose result is the same for all equal rows (RANK, sums over a RANGE).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from sqlglot import exp
 from millstream.errors import Code, MillstreamError
 from millstream.ops import Column, Item, Relation, Window, transform
 from millstream.ops.expressions import col
+from millstream.sql.lowering.windows import ORDERED_BY_ROW, frame_ends, frame_kind, is_open
 from millstream.sql.window_calls import function_of, order_of
-from millstream.sql.windows import ORDERED_BY_ROW, frame_ends, frame_kind, is_open
 
 _WHOLE = {"start": "UNBOUNDED", "start_side": "PRECEDING", "end": "UNBOUNDED", "end_side": "FOLLOWING"}
 

@@ -1,47 +1,63 @@
-"""Have only filters and projections ask for the current time.
+"""Move the current time into filters and projections, which alone have delta rules for it (`diff.current_time`).
 
-These two have delta rules for it (`diff.current_time`). A condition of an inner join becomes a filter on it. Of
-other joins, a condition on the one side that only decides which rows are partners is a filter of that side; else it is
-a column of its side, true or false, so that only rows change for which it does. A condition in which both sides and the
-time meet has the time as a column of the right one. Arguments of aggregates and windows are columns already.
+A condition of an inner join becomes a filter above it. In other joins, a condition on a side that only decides which
+rows are partners becomes a filter of that side; any other condition on one side becomes a column of that side, true or
+false, so that only the rows change for which it does. For a condition that compares both sides with the time, the time
+becomes a column of the right side. Arguments of aggregates and windows are columns already.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import assert_never
 
 from sqlglot import exp
 
 from millstream.naming import RESERVED_PREFIX
-from millstream.ops import AntiJoin, Column, Filter, InnerJoin, Item, OuterJoin, Project, Relation, SemiJoin, transform
-from millstream.ops.clock import tells_time
+from millstream.ops import (
+    AntiJoin,
+    Column,
+    Filter,
+    InnerJoin,
+    Item,
+    Join,
+    OuterJoin,
+    Project,
+    Relation,
+    SemiJoin,
+    transform,
+)
+from millstream.ops.clock import reads_clock
 from millstream.ops.expressions import add_columns, all_of, col, conjuncts, keep
 from millstream.ops.relations import referenced
 
 
 def isolate_time(relation: Relation) -> Relation:
-    """The same result, with the current time where it can be followed."""
+    """The same result, with the current time in filters and projections only."""
     numbers = count(1)
     return transform(relation, lambda node: _isolated(node, numbers))
 
 
 def _isolated(node: Relation, numbers: count[int]) -> Relation:
+    if not isinstance(node, Join):
+        return node
     match node:
         case InnerJoin():
             return _filtered(node)
         case OuterJoin() | SemiJoin() | AntiJoin():
             conditions = conjuncts(node.condition)
-            if any(tells_time(c) for c in conditions):
-                return _Sides(node.left, node.right, numbers).joined(node, conditions)
-    return node
+            if not any(reads_clock(c) for c in conditions):
+                return node
+            return _Sides(node.left, node.right, numbers).joined(node, conditions)
+    assert_never(node)
 
 
 def _filtered(node: InnerJoin) -> Relation:
-    timed = [c for c in node.conditions if tells_time(c)]
+    timed = [c for c in node.conditions if reads_clock(c)]
     if not timed:
         return node
-    return Filter(replace(node, conditions=tuple(c for c in node.conditions if not tells_time(c))), all_of(timed))
+    return Filter(replace(node, conditions=tuple(c for c in node.conditions if not reads_clock(c))), all_of(timed))
 
 
 @dataclass
@@ -55,12 +71,12 @@ class _Sides:
     def joined(self, node: OuterJoin | SemiJoin | AntiJoin, conditions: list[exp.Expr]) -> Relation:
         """The join by conditions without the time."""
         own = {c.name for c in node.left.columns}, {c.name for c in node.right.columns}
-        kept = [self._moved(c, node, *own) if tells_time(c) else c for c in conditions]
+        kept = [self._moved(c, node, *own) if reads_clock(c) else c for c in conditions]
         join = replace(node, left=self.left, right=self.right, condition=all_of(c for c in kept if c is not None))
         return join if join.schema == node.schema else Project(join, keep(node.columns))
 
     def _moved(self, condition: exp.Expr, node: Relation, left: set[str], right: set[str]) -> exp.Expr | None:
-        """What is left of a condition in the join."""
+        """What remains of a condition in the join."""
         names = referenced(condition)
         keeps_rows_of_right = isinstance(node, OuterJoin) and node.kind == "full"
         if names <= right and not keeps_rows_of_right:

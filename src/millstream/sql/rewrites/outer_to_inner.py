@@ -9,13 +9,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import assert_never
 
 from sqlglot import exp
 
-from millstream.ops import AntiJoin, Filter, InnerJoin, Item, OuterJoin, Project, Relation, SemiJoin
+from millstream.ops import (
+    Aggregate,
+    AntiJoin,
+    Filter,
+    InnerJoin,
+    Item,
+    Opaque,
+    OuterJoin,
+    Project,
+    Relation,
+    SemiJoin,
+    UnionAll,
+)
 from millstream.ops.expressions import col, conjuncts, substitute
-from millstream.ops.walk import occurrences, with_children
-from millstream.sql.conditions import filtered, inner_join
+from millstream.ops.walk import occurrences
+from millstream.sql.lowering.conditions import filtered, inner_join
 
 _TRUE, _FALSE, _NULL, _VALUE = "true", "false", "null", "value"
 _ANYTHING = frozenset({_TRUE, _FALSE, _NULL, _VALUE})
@@ -29,7 +42,7 @@ _PASSING = (exp.Paren, exp.Cast, exp.TryCast, exp.Neg)
 
 
 def outer_to_inner(relation: Relation) -> Relation:
-    """The same result, without padding that nobody sees."""
+    """The same result, without padded rows that are dropped above."""
     counts = occurrences((relation,))
     done: dict[Relation, Relation] = {}
 
@@ -48,17 +61,19 @@ def outer_to_inner(relation: Relation) -> Relation:
                 return node if below is node.input else filtered(below, parts)
             case Project():
                 values = {item.column.name: item.expression for item in node.items}
-                return with_children(node, (visit(node.input, [substitute(r, values) for r in required]),))
+                return node.over((visit(node.input, [substitute(r, values) for r in required]),))
             case InnerJoin():
-                return with_children(node, tuple(visit(i, (*required, *node.conditions)) for i in node.inputs))
+                return node.over(tuple(visit(i, (*required, *node.conditions)) for i in node.inputs))
             case SemiJoin():
                 on = conjuncts(node.condition)
-                return with_children(node, (visit(node.left, (*required, *on)), visit(node.right, on)))
+                return node.over((visit(node.left, (*required, *on)), visit(node.right, on)))
             case AntiJoin():
-                return with_children(node, (visit(node.left, required), visit(node.right, conjuncts(node.condition))))
+                return node.over((visit(node.left, required), visit(node.right, conjuncts(node.condition))))
             case OuterJoin():
                 return outer(node, required)
-        return with_children(node, tuple(visit(child, ()) for child in node.children))
+            case UnionAll() | Aggregate() | Opaque():
+                return node.over(tuple(visit(child, ()) for child in node.children))
+        assert_never(node)
 
     def outer(node: OuterJoin, required: Sequence[exp.Expr]) -> Relation:
         on = conjuncts(node.condition)
@@ -72,7 +87,7 @@ def outer_to_inner(relation: Relation) -> Relation:
             turned = OuterJoin("left", kept, looked_up, node.condition)
             return Project(turned, tuple(Item(col(c.name), c) for c in node.columns))
         if keeps_right:
-            return with_children(node, (visit(node.left, ()), visit(node.right, ())))
+            return node.over((visit(node.left, ()), visit(node.right, ())))
         kept, looked_up = visit(node.left, required), visit(node.right, on)
         return dataclasses.replace(node, kind="left", left=kept, right=looked_up)
 
@@ -86,7 +101,7 @@ def _rejects_nulls(required: Iterable[exp.Expr], side: Relation) -> bool:
 
 
 def _outcomes(expression: exp.Expr, padded: frozenset[str]) -> frozenset[str]:
-    """What an expression can come out as, if some columns are NULL; anything, where it is not known better."""
+    """The possible values of an expression if some columns are NULL; any value where that is not known."""
     match expression:
         case exp.Column():
             return frozenset({_NULL}) if expression.name in padded else _ANYTHING

@@ -12,13 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 from sqlglot import exp
 
-from millstream.ops import Filter, InnerJoin, Item, OneRow, Project, Relation
+from millstream.ops import (
+    Aggregate,
+    AntiJoin,
+    Filter,
+    InnerJoin,
+    Item,
+    OneRow,
+    Opaque,
+    OuterJoin,
+    Project,
+    Relation,
+    SemiJoin,
+    UnionAll,
+)
 from millstream.ops.expressions import ONE, col, conjuncts, substitute
-from millstream.ops.walk import occurrences, with_children
-from millstream.sql.conditions import filtered
+from millstream.ops.walk import occurrences
+from millstream.sql.lowering.conditions import filtered
 
 
 @dataclass(frozen=True)
@@ -37,7 +51,7 @@ def pull_up_projections(relation: Relation) -> Relation:
 
     def visit(node: Relation) -> Relation:
         if node not in done:
-            rebuilt = with_children(node, tuple(visit(child) for child in node.children))
+            rebuilt = node.over(tuple(visit(child) for child in node.children))
             done[node] = _with_own_joins(rebuilt, node, counts) if isinstance(rebuilt, InnerJoin) else rebuilt
         return done[node]
 
@@ -93,4 +107,6 @@ def _opened(relation: Relation) -> _Opened:
             inner = _opened(relation.input)
             values = {i.column.name: substitute(i.expression, inner.values) for i in relation.items}
             return _Opened(inner.inputs, inner.conditions, values)
-    raise TypeError(f"{type(relation).__name__} is no join")
+        case OuterJoin() | SemiJoin() | AntiJoin() | UnionAll() | Aggregate() | Opaque():
+            raise TypeError(f"{type(relation).__name__} is no inner join")
+    assert_never(relation)

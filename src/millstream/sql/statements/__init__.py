@@ -70,7 +70,7 @@ def parse_statement(text: str) -> Statement:
     own = own_statement(scanner)
     if len(pieces) > 1:
         hint = "give the statements one by one, or all of them to `millstream sql`"
-        message = "one statement was expected, here another begins"
+        message = "expected one statement, but another begins here"
         if isinstance(own, AttachDatabase):  # the text may hold a password
             raise MillstreamError(Code.SYNTAX_ERROR, message, hint=hint)
         second = Scanner(text, pieces[1])
@@ -79,7 +79,7 @@ def parse_statement(text: str) -> Statement:
 
 
 def split_statements(text: str) -> tuple[StatementText, ...]:
-    """Cut a text at its top-level semicolons; a `BEGIN … END` script is one statement, empty ones are left out.
+    """Split a text at its top-level semicolons; a `BEGIN … END` script is one statement, empty ones are omitted.
 
     >>> [s.text for s in split_statements("SELECT ';' ; /* two; */ SELECT 2;")]
     ["SELECT ';'", '/* two; */ SELECT 2']

@@ -92,9 +92,9 @@ class ExplainStreamTable:
 
 @dataclass(frozen=True, slots=True)
 class AttachDatabase:
-    """ATTACH POSTGRES. The address may hold a secret, until it has been refused for that.
+    """ATTACH POSTGRES. The address may still contain a password, for which it will be refused.
 
-    `numeric` has columns, as they are written, and the ranges that are declared for them.
+    `numeric` has columns as written, and the ranges declared for them.
     """
 
     name: str

@@ -113,7 +113,7 @@ def _drop(s: Scanner) -> DropStreamTable:
 
 
 def _attach(s: Scanner) -> AttachDatabase:
-    """ATTACH. Errors repeat nothing of the text, which may hold a password."""
+    """ATTACH. Errors do not quote the text, which may contain a password."""
     try:
         s.expect("POSTGRES")
         address = s.accept_type(TokenType.STRING)
@@ -124,7 +124,7 @@ def _attach(s: Scanner) -> AttachDatabase:
         if s.accept("CDC"):
             given = s.accept_type(TokenType.STRING) or s.accept_type(TokenType.VAR)
             if given is None:
-                s.fail("a way of capture")
+                s.fail("a capture mode")
             cdc = given.text.lower()
         numeric = _ranges(s) if s.accept("NUMERIC") else ()
         return AttachDatabase(name, address.text, s.last(cdc), numeric)
@@ -165,7 +165,7 @@ def _database_name(s: Scanner) -> str:
     return tokens[0].text.lower()
 
 
-# DESCRIBE and EXPLAIN need the word TABLE to be ours: `DESCRIBE stream` asks Spark about a table of that name.
+# DESCRIBE and EXPLAIN are ours only with the word TABLE: `DESCRIBE stream` asks Spark about a table of that name.
 _OWN: tuple[tuple[str, str, Callable[[Scanner], OwnStatement]], ...] = (
     ("CREATE STREAM", _CREATE_FORM, _create),
     ("CREATE OR REPLACE STREAM", _CREATE_FORM, partial(_create, or_replace=True)),
@@ -201,7 +201,7 @@ def _table_name(s: Scanner) -> TableName:
     if any("." in p for p in parts):
         raise s.error(Code.NAME_INVALID, f"a name may not contain a dot: {'.'.join(parts)!r}", hint, position)
     if len(parts) > 2:
-        raise s.error(Code.NAME_INVALID, f"{'.'.join(parts)!r} is no name for a stream table", hint, position)
+        raise s.error(Code.NAME_INVALID, f"{'.'.join(parts)!r} is not a valid name for a stream table", hint, position)
     try:
         return TableName.parse(".".join(parts))
     except MillstreamError as e:
@@ -237,7 +237,7 @@ def _choice(s: Scanner, what: str, choices: Sequence[str], code: Code) -> str:
     if f"{value} STRICT" in choices and s.accept("STRICT"):
         value = f"{value} STRICT"
     if value not in choices:
-        raise s.error(code, f"{value} is no {what} that can be set", f"use {', '.join(choices)}", position)
+        raise s.error(code, f"{value} is not a {what} that can be set", f"use {', '.join(choices)}", position)
     return value
 
 
@@ -247,6 +247,6 @@ def _query(s: Scanner) -> tuple[str, int]:
     s.index += 1
     if as_token is None or (s.peek() is None and s.piece.broken_at is None):
         s.fail("a query after AS")
-    # What this tokenizer cannot finish may be fine in the query's own dialect: the query's parser decides.
+    # A text this tokenizer cannot finish may be valid in the query's own dialect: the query's parser decides.
     query = stripped(s.text, as_token.end + 1, s.piece.stop)
     return query.text, query.offset

@@ -140,7 +140,7 @@ def _target(s: Scanner, name_allowed: bool = True) -> Target | None:
 
 
 def _identifier_clause(s: Scanner) -> Target:
-    """The name in `IDENTIFIER('schema.name')`; what has to be computed cannot be seen."""
+    """The name in `IDENTIFIER('schema.name')`; a computed name is refused."""
     position = s.here()
     s.index += 2
     literal = s.accept_type(TokenType.STRING)
@@ -151,7 +151,7 @@ def _identifier_clause(s: Scanner) -> Target:
 
 
 def _hidden_target(s: Scanner) -> MillstreamError:
-    message = "it cannot be seen which object the statement changes"
+    message = "the object that the statement changes cannot be determined"
     return s.error(Code.UNSUPPORTED_SQL, message, "write the name out, without variables or expressions", s.here())
 
 
@@ -162,7 +162,7 @@ def _named(parts: list[str], position: Position) -> Target:
 
 
 def _altered(s: Scanner, other: Other) -> Other:
-    """What follows the name in an ALTER; only what makes columns disappear or change is told apart."""
+    """What follows the name in an ALTER; only clauses that remove or change columns are distinguished."""
     if s.accept("RENAME TO"):
         return replace(other, renamed_to=_target(s))
     if other.kind != "TABLE":
@@ -183,7 +183,7 @@ def _altered(s: Scanner, other: Other) -> Other:
 
 
 def _column_list(s: Scanner, harmless: Sequence[str]) -> tuple[str, ...]:
-    """The columns that are named one by one, without those that only see a harmless change."""
+    """The columns that are named one by one, without those whose change is harmless."""
     columns: list[str] = []
     while tokens := s.name():
         if not any(s.at(phrase) for phrase in harmless):
@@ -196,7 +196,7 @@ def _column_list(s: Scanner, harmless: Sequence[str]) -> tuple[str, ...]:
 
 
 def _skip_ctes(s: Scanner) -> None:
-    """Pass `WITH a AS (…), b (x) AS (…)`, so that the scanner stands at the verb behind it."""
+    """Skip `WITH a AS (…), b (x) AS (…)`, so that the scanner is at the verb after it."""
     if not s.accept("WITH"):
         return
     s.accept("RECURSIVE")

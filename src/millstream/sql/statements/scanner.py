@@ -21,7 +21,7 @@ _BLANKS_AND_COMMENTS = re.compile(r"(?:\s|--[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
 
 
 class _Words(Spark.Tokenizer):
-    """Spark's lexical rules without keywords: each word is one token, none is glued to its neighbour or swallows it."""
+    """Spark's lexical rules without keywords: each word is one token, never merged with its neighbour."""
 
     KEYWORDS: ClassVar[dict[str, TokenType]] = {}
     COMMANDS: ClassVar[set[TokenType]] = set()
@@ -103,7 +103,7 @@ def word_of(token: Token | None) -> str:
 
 
 class Scanner:
-    """A cursor over the tokens of one statement; whatever it refuses carries a position."""
+    """A cursor over the tokens of one statement; its errors have a position."""
 
     def __init__(self, text: str, piece: Piece) -> None:
         self.text = text
@@ -175,7 +175,7 @@ class Scanner:
         return position_at(self.text, first.start, 1 if several_lines else length)
 
     def name(self, quotes: str = "`") -> list[Token]:
-        """The tokens of the dotted name that begins here; none, and nothing taken, if there is no name."""
+        """The tokens of the dotted name that begins here; none, without moving, if there is no name."""
         start = self.index
         parts: list[Token] = []
         while (token := self.peek()) is not None and (
@@ -202,7 +202,7 @@ class Scanner:
 
 
 def schemas_in(text: str) -> Iterator[tuple[str, int]]:
-    """The words that stand before a point or after SCHEMA, each with its place: schemas, and also tables and aliases.
+    """The words before a dot or after SCHEMA, each with its place: schemas, and also tables and aliases.
 
     >>> list(schemas_in("SELECT 'a.b' FROM spark_catalog.`x`.t -- c.d"))
     [('x', 32)]

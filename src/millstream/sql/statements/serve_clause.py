@@ -49,7 +49,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _served_name(s: Scanner) -> str:
-    """A table of an attached database; each part as it was written, in quotes where it was."""
+    """A table of an attached database; each part as written, including its quotes."""
     tokens = s.name(quotes='`"')
     if not 2 <= len(tokens) <= 3:
         s.fail("a table of an attached database, such as shop.public.totals")

@@ -1,7 +1,7 @@
 """The marks that JSON texts get before Spark reads them, so that it changes nothing.
 
 Spark's own functions read numbers as doubles and take the quotes off strings, so that `1.50`, `"1"` and `true` cannot
-be told apart from `1.5`, `1` and `"true"`. Before Spark reads a text, every scalar in it therefore becomes a string
+be distinguished from `1.5`, `1` and `"true"`. Before Spark reads a text, every scalar in it therefore becomes a string
 that begins with a mark: one for what had no quotes, another for strings. What is found is then printed as jsonb would
 print it.
 """
@@ -13,7 +13,8 @@ import re
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import convert
 from millstream.sql.postgres.refusals import RefusalError
-from millstream.sql.postgres.values import ITEM, JsonPlace, Value, text_literal
+from millstream.sql.postgres.spark_builders import NULL, Node, array, cases, fn, op, or_, text, when
+from millstream.sql.postgres.typed_expressions import JsonPlace, Value
 
 BARE, STRING = "\ue001", "\ue002"
 """Marks, of the private use area of Unicode."""
@@ -24,23 +25,23 @@ _SCALARS = rf'\G((?:[^"\w.+-]++|{STRING_PATTERN})*+)([\w.+-]++)'
 _MARKS = rf'\G((?:[^,:"]++|{STRING_PATTERN})*+)([,:])'
 
 
-def root_of(value: Value) -> str:
-    """The text of a json value; a text column is taken for one, since that is how they are mirrored."""
+def root_of(value: Value) -> Node:
+    """The text of a json value; a text column counts as one, since json columns are mirrored as texts."""
     if value.type.name == "unknown":
         value = convert(value, t.JSONB)
     if not value.type.is_json and value.type != t.TEXT:
         raise RefusalError(f"{value.type} where json is needed")
-    return value.sql
+    return value.tree
 
 
-def marked(text: str) -> str:
+def marked(json: Node) -> Node:
     """A JSON text with its marks."""
-    return replaced(replaced(text, _VALUES, f'$1"{STRING}$2"'), _SCALARS, f'$1"{BARE}$2"')
+    return replaced(replaced(json, _VALUES, f'$1"{STRING}$2"'), _SCALARS, f'$1"{BARE}$2"')
 
 
-def replaced(text: str, pattern: str, new: str) -> str:
+def replaced(node: Node, pattern: str, new: str) -> Node:
     """A text with every match of a pattern replaced."""
-    return f"REGEXP_REPLACE({text}, {text_literal(pattern)}, {text_literal(new)})"
+    return fn("REGEXP_REPLACE", node, text(pattern), text(new))
 
 
 def path_text(steps: tuple[str | int, ...]) -> str:
@@ -58,54 +59,67 @@ def path_text(steps: tuple[str | int, ...]) -> str:
     return out
 
 
-def found_at(root: str, steps: tuple[str | int, ...]) -> str:
+def found_at(root: Node, steps: tuple[str | int, ...]) -> Node:
     """What is at a path in a text, with its marks."""
-    return f"GET_JSON_OBJECT({marked(root)}, {text_literal(path_text(steps))})"
+    return fn("GET_JSON_OBJECT", marked(root), text(path_text(steps)))
 
 
-def found_in(place: JsonPlace) -> str:
+def found_in(place: JsonPlace) -> Node:
     """What arrows lead to, with its marks; of a scalar, `-> 0` is the scalar."""
     path, found = place.path, [found_at(place.root, place.path)]
     while path and path[-1] == 0:
         path = path[:-1]
         above = found_at(place.root, path)
-        found.append(f"CASE WHEN {is_marked(above, BARE)} OR {is_marked(above, STRING)} THEN {above} END")
-    return found[0] if len(found) == 1 else f"COALESCE({', '.join(found)})"
+        found.append(when(is_scalar(above), above))
+    return found[0] if len(found) == 1 else fn("COALESCE", *found)
 
 
-def bound(fragment: str, body: str) -> str:
-    """`body` with ITEM standing for the fragment, which is then computed once."""
-    return f"GET(TRANSFORM(ARRAY({fragment}), {ITEM} -> {body}), 0)"
-
-
-def _container(r: str) -> str:
+def _container(found: Node) -> Node:
     """An object or array as jsonb prints it."""
-    plain = replaced(r, f'"{STRING}', '"')
+    plain = replaced(found, f'"{STRING}', '"')
     return replaced(replaced(plain, f'"{BARE}([^"]*+)"', "$1"), _MARKS, "$1$2 ")
 
 
-def is_marked(r: str, mark: str) -> str:
-    """Whether a text begins with a mark."""
-    return f"STARTSWITH({r}, {text_literal(mark)})"
+def starts_with(node: Node, start: str) -> Node:
+    """Whether a text begins with a mark, or with a bracket."""
+    return fn("STARTSWITH", node, text(start))
 
 
-def as_json(r: str) -> str:
+def is_scalar(found: Node) -> Node:
+    """Whether what was found is neither an object nor an array."""
+    return or_(starts_with(found, BARE), starts_with(found, STRING))
+
+
+def unmarked(found: Node) -> Node:
+    """A scalar that was found, without its mark."""
+    return fn("SUBSTRING", found, 2)
+
+
+def as_json(found: Node) -> Node:
     """What was found, as json."""
-    text = f"SUBSTRING({r}, 2)"
-    return (
-        f"CASE WHEN {is_marked(r, BARE)} THEN {text} WHEN {is_marked(r, STRING)} THEN {quoted(text)} "
-        f"ELSE {_container(r)} END"
+    bare = unmarked(found)
+    return cases(
+        (starts_with(found, BARE), bare),
+        (starts_with(found, STRING), quoted(bare)),
+        otherwise=_container(found),
     )
 
 
-def json_text(r: str) -> str:
+def json_text(found: Node) -> Node:
     """What was found, as text: a string without quotes, null as NULL."""
-    null = f"{r} = {text_literal(BARE + 'null')}"
-    scalar = f"{is_marked(r, BARE)} OR {is_marked(r, STRING)}"
-    return f"CASE WHEN {null} THEN NULL WHEN {scalar} THEN SUBSTRING({r}, 2) ELSE {_container(r)} END"
+    return cases(
+        (op(found, "=", text(f"{BARE}null")), NULL),
+        (is_scalar(found), unmarked(found)),
+        otherwise=_container(found),
+    )
 
 
-def quoted(text: str) -> str:
+def quoted(node: Node) -> Node:
     """A text as a JSON string."""
-    listed = f"TO_JSON(ARRAY({text}))"
-    return f"SUBSTRING({listed}, 2, LENGTH({listed}) - 2)"
+    listed = fn("TO_JSON", array(node))
+    return fn("SUBSTRING", listed, 2, op(fn("LENGTH", listed), "-", 2))
+
+
+def strings_in(marked_array: Node) -> Node:
+    """The elements of an array that has its marks, as an array of Spark's."""
+    return fn("FROM_JSON", marked_array, text("ARRAY<STRING>"))

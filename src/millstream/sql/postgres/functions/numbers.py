@@ -6,53 +6,55 @@ from millstream.sql.postgres import types as t
 from millstream.sql.postgres.arithmetic import binary, checked_domain
 from millstream.sql.postgres.functions.registry import function, simple
 from millstream.sql.postgres.refusals import RefusalError
+from millstream.sql.postgres.spark_builders import Node, fn, op, when
+from millstream.sql.postgres.spark_casts import cast
+from millstream.sql.postgres.typed_expressions import Value
 from millstream.sql.postgres.types import numeric
-from millstream.sql.postgres.values import Value, cast
 
 simple(
     t.DOUBLE,
     "double",
-    cbrt="CBRT({0})",
-    degrees="DEGREES({0})",
-    radians="RADIANS({0})",
-    sin="SIN({0})",
-    cos="COS({0})",
-    tan="TAN({0})",
-    cot="COT({0})",
-    atan="ATAN({0})",
-    sinh="SINH({0})",
-    cosh="COSH({0})",
-    tanh="TANH({0})",
+    cbrt="CBRT",
+    degrees="DEGREES",
+    radians="RADIANS",
+    sin="SIN",
+    cos="COS",
+    tan="TAN",
+    cot="COT",
+    atan="ATAN",
+    sinh="SINH",
+    cosh="COSH",
+    tanh="TANH",
 )
-simple(t.DOUBLE, "double double", atan2="ATAN2({0}, {1})")
-simple(t.DOUBLE, "", pi="PI()", random="RAND()")
+simple(t.DOUBLE, "double double", atan2="ATAN2")
+simple(t.DOUBLE, "", pi="PI", random="RAND")
 
 
 @function("abs", "number")
 def _abs(x: Value) -> Value:
-    return Value(f"ABS({x.sql})", x.type)
+    return Value(fn("ABS", x.tree), x.type)
 
 
 @function("sign", "number")
 def _sign(x: Value) -> Value:
     if x.type.name == "numeric":
-        return Value(f"CAST(SIGN({x.sql}) AS DECIMAL(1, 0))", numeric(1, 0))
-    return Value(f"CAST(SIGN({x.sql}) AS DOUBLE)", t.DOUBLE)
+        return Value(cast(fn("SIGN", x.tree), numeric(1, 0)), numeric(1, 0))
+    return Value(cast(fn("SIGN", x.tree), t.DOUBLE), t.DOUBLE)
 
 
 def _whole(name: str, x: Value) -> Value:
     """CEIL and FLOOR: a numeric of a numeric, a double of everything else."""
     if x.type.name == "numeric":
         result = numeric(x.type.whole_digits + 1, 0)
-        return Value(cast(f"{name}({x.sql})", result), result)
+        return Value(cast(fn(name, x.tree), result), result)
     if x.type.is_integer:
-        return Value(cast(x.sql, t.DOUBLE), t.DOUBLE)
-    return Value(_cut(name, x.sql), t.DOUBLE)
+        return Value(cast(x.tree, t.DOUBLE), t.DOUBLE)
+    return Value(_cut(name, x.tree), t.DOUBLE)
 
 
-def _cut(name: str, x: str) -> str:
+def _cut(name: str, x: Node) -> Node:
     """Of doubles: Spark's result is a BIGINT; those that do not fit are whole numbers already."""
-    return f"CASE WHEN ABS({x}) < 4503599627370496 THEN CAST({name}({x}) AS DOUBLE) ELSE {x} END"
+    return when(op(fn("ABS", x), "<", 2**52), cast(fn(name, x), t.DOUBLE), x)
 
 
 @function("ceil ceiling", "number")
@@ -80,27 +82,27 @@ def _round(x: Value, places: Value | None = None) -> Value:
     digits = _places(x, places)
     if (not x.type.is_float and places is not None) or x.type.name == "numeric":
         return _to_scale("ROUND", x, digits)
-    return Value(f"RINT(CAST({x.sql} AS DOUBLE))", t.DOUBLE)
+    return Value(fn("RINT", cast(x.tree, t.DOUBLE)), t.DOUBLE)
 
 
 @function("trunc", "number integer?")
 def _trunc(x: Value, places: Value | None = None) -> Value:
     digits = _places(x, places)
     if x.type.is_float or (x.type.is_integer and places is None):
-        x_ = f"CAST({x.sql} AS DOUBLE)"
-        return Value(f"(CASE WHEN {x_} < 0 THEN {_cut('CEIL', x_)} ELSE {_cut('FLOOR', x_)} END)", t.DOUBLE)
+        double = cast(x.tree, t.DOUBLE)
+        return Value(when(op(double, "<", 0), _cut("CEIL", double), _cut("FLOOR", double)), t.DOUBLE)
     return _to_scale("TRUNC", x, digits)
 
 
 def _to_scale(how: str, x: Value, digits: int) -> Value:
     type_ = t.as_numeric(x.type)
-    value = cast(x.sql, type_)
+    value = cast(x.tree, type_)
     scale = max(0, digits)
     result = numeric(type_.whole_digits + 1 + scale, scale)
     if how == "ROUND":
-        return Value(cast(f"ROUND({value}, {digits})", result), result)
-    up, down = f"CEIL({value}, {digits})", f"FLOOR({value}, {digits})"
-    return Value(cast(f"CASE WHEN {value} < 0 THEN {up} ELSE {down} END", result), result)
+        return Value(cast(fn("ROUND", value, digits), result), result)
+    up, down = fn("CEIL", value, digits), fn("FLOOR", value, digits)
+    return Value(cast(when(op(value, "<", 0), up, down), result), result)
 
 
 @function("mod", "exact exact")
@@ -112,55 +114,57 @@ def _mod(x: Value, y: Value) -> Value:
 def _div(x: Value, y: Value) -> Value:
     a, b = t.as_numeric(x.type), t.as_numeric(y.type)
     result = numeric(a.whole_digits + b.scale, 0)
-    return Value(cast(f"({cast(x.sql, a)} DIV {cast(y.sql, b)})", result), result)
+    return Value(cast(op(cast(x.tree, a), "DIV", cast(y.tree, b)), result), result)
 
 
 def _as_double(name: str, x: Value) -> Value:
     if x.type.name == "numeric":
         raise RefusalError(f"{name} of numeric", "cast it to double precision: its digits have no end")
-    return Value(cast(x.sql, t.DOUBLE), t.DOUBLE)
+    return Value(cast(x.tree, t.DOUBLE), t.DOUBLE)
 
 
 @function("sqrt", "number")
 def _sqrt(x: Value) -> Value:
     d = _as_double("sqrt", x)
-    return Value(checked_domain(d, f"{d.sql} >= 0", f"SQRT({d.sql})", "the square root of a negative number"), t.DOUBLE)
+    message = "the square root of a negative number"
+    return Value(checked_domain(d, op(d.tree, ">=", 0), fn("SQRT", d.tree), message), t.DOUBLE)
 
 
 @function("exp", "number")
 def _exp(x: Value) -> Value:
-    return Value(f"EXP({_as_double('exp', x).sql})", t.DOUBLE)
+    return Value(fn("EXP", _as_double("exp", x).tree), t.DOUBLE)
+
+
+def _logarithm(function: str, d: Value) -> Value:
+    message = "the logarithm of a number below zero"
+    return Value(checked_domain(d, op(d.tree, ">", 0), fn(function, d.tree), message), t.DOUBLE)
 
 
 @function("ln", "number")
 def _ln(x: Value) -> Value:
-    d = _as_double("ln", x)
-    return Value(checked_domain(d, f"{d.sql} > 0", f"LN({d.sql})", "the logarithm of a number below zero"), t.DOUBLE)
+    return _logarithm("LN", _as_double("ln", x))
 
 
 @function("log log10", "number")
 def _log(x: Value) -> Value:
-    d = _as_double("log", x)
-    return Value(checked_domain(d, f"{d.sql} > 0", f"LOG10({d.sql})", "the logarithm of a number below zero"), t.DOUBLE)
+    return _logarithm("LOG10", _as_double("log", x))
 
 
 @function("power pow", "number number")
 def power(x: Value, y: Value) -> Value:
     """`power` and `^`."""
     a, b = _as_double("power", x), _as_double("power", y)
-    return Value(f"POWER({a.sql}, {b.sql})", t.DOUBLE)
+    return Value(fn("POWER", a.tree, b.tree), t.DOUBLE)
 
 
 @function("to_hex", "whole")
 def _to_hex(x: Value) -> Value:
-    return Value(
-        f"LOWER(HEX({cast(x.sql, t.BIGINT)}))"
-        if x.type == t.BIGINT
-        else f"LOWER(HEX(CAST({x.sql} AS BIGINT) & 4294967295))",
-        t.TEXT,
-    )
+    bits: Node = cast(x.tree, t.BIGINT)
+    if x.type != t.BIGINT:
+        bits = op(bits, "&", 0xFFFFFFFF)
+    return Value(fn("LOWER", fn("HEX", bits)), t.TEXT)
 
 
 @function("gen_random_uuid", "")
 def _uuid() -> Value:
-    return Value("UUID()", t.TEXT)
+    return Value(fn("UUID"), t.TEXT)

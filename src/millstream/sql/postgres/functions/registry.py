@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from millstream.sql.postgres import types as t
 from millstream.sql.postgres.casts import coerce
 from millstream.sql.postgres.refusals import RefusalError
+from millstream.sql.postgres.spark_builders import fn
+from millstream.sql.postgres.typed_expressions import Value
 from millstream.sql.postgres.types import Type
-from millstream.sql.postgres.values import Value
 
 Rule = Callable[..., Value]
 _TYPES = {
@@ -63,12 +64,12 @@ def function(names: str, signature: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def simple(result: Type, signature: str, **templates: str) -> None:
-    """Functions that only have another name, or a short formula over their arguments `{0}`, `{1}`, ..."""
-    for name, template in templates.items():
+def simple(result: Type, signature: str, **spark_names: str) -> None:
+    """Functions that Spark has under its own name, with the same arguments."""
+    for name, spark_name in spark_names.items():
 
-        def rule(*args: Value, template: str = template) -> Value:
-            return Value(template.format(*(a.sql for a in args)), result)
+        def rule(*args: Value, spark_name: str = spark_name) -> Value:
+            return Value(fn(spark_name, *(a.tree for a in args)), result)
 
         function(name, signature)(rule)
 

@@ -1,0 +1,60 @@
+"""The buffers that triggers collect changes in: between the catalog's records and what PostgreSQL modules take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millstream.catalog import Catalog
+from millstream.catalog.attached import AttachedDatabase, Capture
+from millstream.catalog.capture_state import BufferState
+from millstream.sources.postgres.triggers.trigger_catalog import BufferInfo, BufferSettings
+
+
+def buffer_settings(database: AttachedDatabase, catalog: Catalog) -> BufferSettings:
+    """How the buffers of a database are kept."""
+    return BufferSettings(schema=database.state.buffer_schema, lake=catalog.lake_id())
+
+
+def buffer_of(capture: Capture) -> BufferInfo:
+    """The buffer of a capture that has one."""
+    kept = capture.state.buffer
+    assert kept is not None, "triggers capture it"
+    return BufferInfo(
+        schema=kept.schema,
+        oid=capture.oid,
+        columns=kept.columns,
+        by_row=kept.by_row,
+        leaves=kept.leaves,
+        is_always=kept.is_always,
+        state=kept.state,
+    )
+
+
+def with_buffer(capture: Capture, buffer: BufferInfo) -> Capture:
+    """The capture with the buffer it has now."""
+    kept = BufferState(
+        schema=buffer.schema,
+        columns=buffer.columns,
+        by_row=buffer.by_row,
+        leaves=buffer.leaves,
+        is_always=buffer.is_always,
+        state=buffer.state,
+    )
+    return replace(capture, oid=buffer.oid, state=replace(capture.state, buffer=kept))
+
+
+def without_buffer(capture: Capture) -> Capture:
+    """The capture without a buffer."""
+    return replace(capture, state=replace(capture.state, buffer=None))
+
+
+def columns_made_for(capture: Capture) -> str:
+    """The fingerprint of the columns that its buffer was made for."""
+    assert capture.state.buffer is not None
+    return capture.state.buffer.made_for or capture.shape
+
+
+def with_buffer_for(capture: Capture, shape: str) -> Capture:
+    """The capture, whose buffer was just made for columns that the mirror has yet to be compared with."""
+    assert capture.state.buffer is not None
+    return replace(capture, state=replace(capture.state, buffer=replace(capture.state.buffer, made_for=shape)))

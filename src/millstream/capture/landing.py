@@ -1,0 +1,154 @@
+"""What a tick does to mirrors: it lands windows, compares tables and adds columns, in commits with its number.
+
+After a crash each mirror is where its last commit says: `recover`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from millstream.capture.column_selection import columns_of
+from millstream.capture.drift import Verdict, key_of
+from millstream.capture.source_snapshot import SourceSnapshot
+from millstream.catalog import Catalog
+from millstream.catalog.attached import AttachedDatabase, Capture, OpenTick
+from millstream.catalog.capture_state import Position
+from millstream.engine.storage import DeltaStore, RangeKind, Rows, Txn
+from millstream.engine.worker import Worker
+from millstream.naming import quote
+from millstream.reasons import CaptureReason
+from millstream.sources.postgres.mirror.table import Mirror, land, resync, stored_rows
+from millstream.sources.postgres.server.table_fingerprints import TableFingerprint, read_fingerprints
+from millstream.sources.postgres.table_changes import TableChanges
+from millstream.sources.postgres.values.types import MirrorColumn, mirror_schema
+from millstream.sources.postgres.wal.keyed_changes import KeyedTableChanges, complete
+
+_SYNCED_AT_ONCE = 8
+_WIDER = "wider"
+"""What the application id of a commit ends with that gives a mirror more columns."""
+
+
+@dataclass
+class Landing:
+    """The work of one tick on mirrors."""
+
+    worker: Worker
+    snapshot: SourceSnapshot
+    tick_id: int
+    metadata: Mapping[str, object]
+    max_driver_rows: int
+    progress: Callable[[str], None]
+    looks: dict[str, TableFingerprint] = field(default_factory=dict)
+    """The fingerprints of tables whose captures have got more columns."""
+
+    def land(self, capture: Capture, verdict: Verdict, window: TableChanges | KeyedTableChanges) -> Capture:
+        """Land a window; gives the capture with its mirror's version.
+
+        Raises:
+            MillstreamError: CAPTURE_LOST if it does not fit the mirror.
+        """
+        store, mirror, stored = self.worker.store, mirror_of(capture, verdict), None
+        if isinstance(window, KeyedTableChanges):
+            nothing = window.keys.slice(0, 0)
+            keys = nothing if window.truncated else window.keys
+            stored = stored_rows(store, mirror, keys, self.max_driver_rows)
+            window = complete(window, stored)
+        txn, limit, truncated = Txn(capture.id, self.tick_id, is_durable=True), self.max_driver_rows, window.truncated
+        version = land(store, mirror, window.rows, txn, self.metadata, limit, truncated=truncated, stored=stored)
+        return self._at(capture, version)
+
+    def compare(self, capture: Capture, verdict: Verdict, reason: str, wider: Sequence[MirrorColumn]) -> Capture:
+        """Land what differs between a table and its mirror, and give the mirror more columns if it should have them."""
+        store = self.worker.store
+        self.progress(f"comparing {capture.name} with its mirror: {reason}")
+        with self.snapshot.contents(self.worker, capture.id, [*columns_of(capture), *wider], self.progress) as contents:
+            narrow = _selected(contents, [name for name, _, _ in capture.columns]) if wider else contents
+            txn, limit = Txn(capture.id, self.tick_id, is_durable=True), self.max_driver_rows
+            version = resync(store, mirror_of(capture, verdict), narrow, txn, self.metadata, limit)
+            if not wider:
+                return self._at(capture, version)
+            columns = (*capture.columns, *((c.name, c.pg_type, c.spark_type) for c in wider))
+            capture = replace(capture, columns=columns)
+            schema = mirror_schema(columns_of(capture))
+            metadata = {**self.metadata, "columns": [list(c) for c in columns]}
+            wide = Txn(f"{capture.id}-{_WIDER}", self.tick_id, is_durable=True)
+            made = store.widen(capture.path, schema, contents, wide, metadata)
+        self.looks[capture.id] = read_fingerprints(self.snapshot.connection, {capture.oid: schema.names})[capture.oid]
+        return replace(capture, version=made.version)
+
+    def _at(self, capture: Capture, version: int | None) -> Capture:
+        return replace(capture, version=version if version is not None else self.worker.store.version(capture.path))
+
+
+def mirror_of(capture: Capture, verdict: Verdict) -> Mirror:
+    """The mirror with its key, if that identified rows before and still does."""
+    assert verdict.look is not None
+    key = capture.key if capture.key == key_of(capture, verdict.look) else ()
+    return Mirror(capture.name, capture.path, key)
+
+
+def moved(store: DeltaStore, capture: Capture) -> str | None:
+    """Why a mirror is not at its recorded version: somebody else has written it, or the catalog is an older one."""
+    assert capture.version is not None
+    now = store.version(capture.path)
+    if now == capture.version or store.classify(capture.path, capture.version, now).kind is RangeKind.NOTHING:
+        return None
+    return CaptureReason.MIRROR_MOVED.format(now=now, known=capture.version)
+
+
+def recovered(store: DeltaStore, capture: Capture, tick: OpenTick, before: Position | None) -> Capture:
+    """A capture as an interrupted tick has left it.
+
+    Args:
+        before: the database's position before that tick.
+    """
+    position = capture.state.position or before
+    version, columns = capture.version, capture.columns
+    if (made := store.committed(capture.path, Txn(capture.id, tick.id))) is not None:
+        version, position = made[0], tick.position
+    if (wide := store.committed(capture.path, Txn(f"{capture.id}-{_WIDER}", tick.id))) is not None:
+        version, position = wide[0], tick.position
+        given = wide[1]["columns"]
+        assert isinstance(given, list)
+        columns = tuple((name, pg_type, spark_type) for name, pg_type, spark_type in given)
+    return replace(capture, version=version, columns=columns, state=replace(capture.state, position=position))
+
+
+def recover(
+    catalog: Catalog,
+    store: DeltaStore,
+    database: AttachedDatabase,
+    captures: Mapping[str, Capture],
+    progress: Callable[[str], None],
+) -> tuple[AttachedDatabase, dict[str, Capture]]:
+    """Find out where the mirrors are that an interrupted tick was bringing forward, and record that."""
+    tick = database.open_tick
+    assert tick is not None
+    progress(f"recovering an interrupted tick of {database.name}")
+    after = {id_: recovered(store, capture, tick, database.position) for id_, capture in captures.items()}
+    make_durable(store, captures, after)
+    database = replace(database, last_tick=max(database.last_tick, tick.id), open_tick=None)
+    catalog.put_database(database, captures=list(after.values()))
+    return database, after
+
+
+def make_durable(store: DeltaStore, before: Mapping[str, Capture], after: Mapping[str, Capture]) -> None:
+    """Wait for the disk: the database is about to forget what came to these mirrors since."""
+
+    def sync(id_: str) -> None:
+        old, new = before[id_].version, after[id_].version
+        assert old is not None
+        assert new is not None
+        store.make_durable(after[id_].path, old, new)
+
+    if before:
+        with ThreadPoolExecutor(min(_SYNCED_AT_ONCE, len(before))) as pool:  # a disk syncs many at once as fast
+            list(pool.map(sync, before))
+
+
+def _selected(rows: Rows, names: Sequence[str]) -> Rows:
+    return rows.select(names) if isinstance(rows, pa.Table) else rows.select(*(quote(n) for n in names))

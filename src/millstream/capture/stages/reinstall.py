@@ -1,0 +1,78 @@
+"""Prepares tables whose changes were not captured: captures them again, so that a later attempt can compare them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millstream.capture.change_buffers import with_buffer_for, without_buffer
+from millstream.capture.drift import Verdict
+from millstream.capture.installation import Installation
+from millstream.capture.orphans import leaving_wal, with_orphans
+from millstream.capture.stages.poll import named_relation
+from millstream.capture.tick_state import TickContext, TickState, quarantine
+from millstream.catalog.attached import CaptureMode
+from millstream.errors import Code, MillstreamError
+from millstream.sources.postgres.server.relations import RelationKind
+
+
+def distrust(context: TickContext, state: TickState, reason: str) -> TickState:
+    """Compare all tables: nothing that was captured before says anything about them as they are."""
+    context.switch.close()
+    database = with_orphans(leaving_wal(state.database))
+    recorded = replace(database.state, mark=None)
+    if database.mode is not CaptureMode.TRIGGER:
+        recorded = replace(recorded, hindered=reason)
+    captures = {}
+    for capture in map(without_buffer, state.captures.values()):
+        captures[capture.id] = replace(capture, state=replace(capture.state, resync=reason))
+    return replace(state, database=replace(database, mode=CaptureMode.TRIGGER, state=recorded), captures=captures)
+
+
+def reinstall(context: TickContext, state: TickState, capture_id: str, verdict: Verdict) -> TickState:
+    """Capture a table again, if that can be done; its mirror is compared with it under a later snapshot."""
+    capture = state.captures[capture_id]
+    relation = verdict.relation or named_relation(context.connection, capture)
+    if relation is None:
+        return state
+    if relation.kind is RelationKind.VIEW:  # nothing of it may be read, or its owner's functions would run
+        error = MillstreamError(
+            Code.SOURCE_NO_CHANGE_FEED,
+            f"{relation.qualified} is a view now, and was none when it was captured",
+            hint="define the stream tables that read it again: queries read through views to their tables",
+        )
+        return quarantine(context, state, capture_id, error)
+    context.progress(f"capturing {capture.name} again: {verdict.reason}")
+    state = _record_resync(context, state, capture_id, verdict.reason, is_another=relation.oid != capture.oid)
+    capture = replace(capture, oid=relation.oid, columns=verdict.columns or capture.columns)
+    if not capture.is_whole:
+        installation = Installation(context.connection, context.catalog, state.database)
+        try:
+            capture, database = installation.capture(capture, relation)
+        except MillstreamError as error:
+            return quarantine(context, state, capture_id, error)
+        state = replace(state, database=database)
+    if capture.state.buffer is not None and verdict.look is not None:
+        capture = with_buffer_for(capture, verdict.look.shape)
+    return state.with_capture(replace(capture, state=replace(capture.state, missing=None, resync=verdict.reason)))
+
+
+def _record_resync(
+    context: TickContext, state: TickState, capture_id: str, reason: str, *, is_another: bool
+) -> TickState:
+    """Record that a mirror is to be compared, before the place its changes are read from is gone.
+
+    The rest of the database's record stays: nothing of what this tick makes of it is done yet.
+
+    Args:
+        is_another: another table of that name is to be captured.
+    """
+    name = state.database.name
+    database = context.catalog.find_database(name)
+    capture = next((c for c in context.catalog.captures(name) if c.id == capture_id), None)
+    if database is None or capture is None:
+        return state
+    marked = replace(capture, state=replace(capture.state, resync=reason))
+    if is_another:
+        database, state = with_orphans(database), replace(state, database=with_orphans(state.database))
+    context.catalog.put_database(database, captures=[marked])
+    return replace(state, recorded={**state.recorded, capture_id: marked})

@@ -1,0 +1,150 @@
+"""What a tick works with, what it has made of its database so far, and what it gives its caller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from millstream.capture.dependents import Dependents
+from millstream.capture.mode_switch import Switch
+from millstream.capture.quarantine import is_about_one_table, quarantined
+from millstream.capture.tick_plan import TickPlan, followed
+from millstream.catalog import Catalog
+from millstream.catalog.attached import AttachedDatabase, Capture
+from millstream.engine.worker import Worker
+from millstream.errors import MillstreamError
+from millstream.postgres.connection import Connection
+from millstream.postgres.identity import Identity
+from millstream.settings import Settings
+from millstream.sources.postgres.server.table_error import TableError
+
+
+@dataclass(frozen=True)
+class TickContext:
+    """What the stages of a tick work with.
+
+    Args:
+        connection: in autocommit mode; `second` gives another one.
+        switch: what this process knows of how the database is captured.
+        began: when the tick began, by the monotonic clock.
+    """
+
+    catalog: Catalog
+    dependents: Dependents
+    worker: Worker
+    settings: Settings
+    now: Callable[[], datetime]
+    progress: Callable[[str], None]
+    connection: Connection
+    second: Callable[[], Connection]
+    switch: Switch
+    began: float
+
+
+@dataclass(frozen=True)
+class TickState:
+    """A database and its captures, as a tick has made them so far.
+
+    Args:
+        captures: those that are loaded, by id.
+        recorded: the same as the catalog holds them.
+        reasons: why captures are to be compared with their tables, as far as it is known yet.
+        quarantined: why captures stay where they are.
+        identity: which database the tick is about to read.
+        started: when the server of the database had started at the tick's outset.
+    """
+
+    database: AttachedDatabase
+    captures: Mapping[str, Capture]
+    recorded: Mapping[str, Capture]
+    reasons: Mapping[str, str]
+    quarantined: Mapping[str, MillstreamError]
+    identity: Identity
+    started: str
+
+    @property
+    def followed(self) -> list[Capture]:
+        """The captures whose changes are read."""
+        return followed(self.captures, self.quarantined)
+
+    def with_capture(self, capture: Capture) -> TickState:
+        """With a capture as it is now."""
+        return replace(self, captures={**self.captures, capture.id: capture})
+
+    def with_plan(self, plan: TickPlan) -> TickState:
+        """With what a plan has found out."""
+        return replace(self, reasons=plan.reasons, quarantined=plan.quarantine)
+
+
+def quarantine(context: TickContext, state: TickState, capture_id: str, error: MillstreamError) -> TickState:
+    """Go on without a table.
+
+    Raises:
+        MillstreamError: the error itself, if it concerns more than that table.
+    """
+    if not is_about_one_table(error):
+        raise error
+    capture = state.captures[capture_id]
+    context.progress(f"{capture.name} is quarantined for now: {error.code}: {error.message}")
+    took = timedelta(seconds=time.monotonic() - context.began)
+    return replace(
+        state.with_capture(quarantined(capture, error, context.now(), took)),
+        quarantined={**state.quarantined, capture_id: error},
+        reasons={id_: reason for id_, reason in state.reasons.items() if id_ != capture_id},
+    )
+
+
+def quarantine_tables(context: TickContext, state: TickState, error: TableError) -> TickState:
+    """Go on without the tables that an error names.
+
+    Raises:
+        MillstreamError: the error itself, if it names no captured table.
+    """
+    found = [c.id for c in state.captures.values() if f"{c.schema}.{c.table}" in error.tables]
+    if not found:
+        raise error
+    for id_ in found:
+        state = quarantine(context, state, id_, error)
+    return state
+
+
+@dataclass(frozen=True)
+class Ticked:
+    """A database after a tick.
+
+    Args:
+        captures: those that are loaded, by id.
+        quarantined: why captures were not brought forward.
+        all_captures: all captures as they were recorded before, also those that are being loaded.
+    """
+
+    database: AttachedDatabase
+    captures: Mapping[str, Capture]
+    quarantined: Mapping[str, MillstreamError]
+    all_captures: tuple[Capture, ...]
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The mirrors' versions, by the tables' names."""
+        current = [c for c in self.captures.values() if c.id not in self.quarantined]
+        return {c.name: c.version for c in current if c.version is not None}
+
+    def refuse(self, names: Collection[str], named_views: Collection[str] = ()) -> None:
+        """Raise what keeps some tables from being brought forward, or some views from being read.
+
+        Args:
+            named_views: those that queries name themselves.
+
+        Raises:
+            MillstreamError: why a table is quarantined; PRIVILEGE_MISSING.
+        """
+        for name, seen in self.database.state.views.items():
+            if seen.reading is not None and name in names:
+                raise seen.reading.error
+            if seen.naming is not None and name in named_views:
+                raise seen.naming.error
+        for id_, error in self.quarantined.items():
+            if self.captures[id_].name in names:
+                raise error

@@ -1,0 +1,126 @@
+"""What a query was compiled to, as the catalog records it: enough to compile it again over what its sources were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from millstream.catalog.json_keys import refuse_unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSource:
+    """A source as it was when a query was compiled.
+
+    Args:
+        columns: name and type of each.
+        obstacle: why its changes cannot be read.
+        table_id: the id of the Delta table; None for a stream table and for one that is not Delta's.
+    """
+
+    columns: tuple[tuple[str, str], ...]
+    obstacle: str | None = None
+    table_id: str | None = None
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Self:
+        """A source of its JSON."""
+        refuse_unknown("a source", data, ("columns", "obstacle", "table_id"))
+        columns = tuple((name, type_) for name, type_ in data["columns"])
+        return cls(columns=columns, obstacle=data["obstacle"], table_id=data.get("table_id"))
+
+    def dump(self) -> dict[str, Any]:
+        """The JSON that `load` takes."""
+        data = {"columns": [list(column) for column in self.columns], "obstacle": self.obstacle}
+        return data if self.table_id is None else {**data, "table_id": self.table_id}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """What a query of another dialect became in Spark's, and what the user was warned of."""
+
+    text: str
+    notices: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Self:
+        """A translation of its JSON."""
+        refuse_unknown("a translation", data, ("text", "notices"))
+        return cls(text=data["text"], notices=tuple(data["notices"]))
+
+    def dump(self) -> dict[str, Any]:
+        """The JSON that `load` takes."""
+        return {"text": self.text, "notices": list(self.notices)}
+
+
+_KEYS = (
+    "stamp", "outputs", "hides_rows", "fingerprint", "is_faithful", "sources", "views", "functions", "names", "reasons",
+    "translation",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionBody:
+    """A compiled query.
+
+    Args:
+        stamp: differs between any two definitions.
+        outputs: the stored columns behind the columns that users see, in their order.
+        hides_rows: whether the public stage stores rows that users do not see.
+        fingerprint: of the stages; another version of millstream may compile to others.
+        is_faithful: whether our printed SQL means what the user wrote; None if nothing has compared them.
+        sources: by id.
+        views: their texts, by name.
+        functions: their texts, by name.
+        names: the source or view behind each name of the texts.
+        reasons: why it can only be recomputed, if so.
+        translation: of a query in another dialect than Spark's.
+    """
+
+    stamp: str
+    outputs: tuple[str, ...]
+    hides_rows: bool
+    fingerprint: str
+    is_faithful: bool | None
+    sources: Mapping[str, RecordedSource]
+    views: Mapping[str, str]
+    functions: Mapping[str, str]
+    names: Mapping[tuple[str, ...], str]
+    reasons: tuple[str, ...]
+    translation: Translation | None = None
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Self:
+        """A body of its JSON."""
+        refuse_unknown("a definition", data, _KEYS)
+        translation = data.get("translation")
+        return cls(
+            stamp=data["stamp"],
+            outputs=tuple(data["outputs"]),
+            hides_rows=data["hides_rows"],
+            fingerprint=data["fingerprint"],
+            is_faithful=data["is_faithful"],
+            sources={name: RecordedSource.load(source) for name, source in data["sources"].items()},
+            views=dict(data["views"]),
+            functions=dict(data["functions"]),
+            names={tuple(parts): name for parts, name in data["names"]},
+            reasons=tuple(data["reasons"]),
+            translation=None if translation is None else Translation.load(translation),
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """The JSON that `load` takes."""
+        data = {
+            "stamp": self.stamp,
+            "outputs": list(self.outputs),
+            "hides_rows": self.hides_rows,
+            "fingerprint": self.fingerprint,
+            "is_faithful": self.is_faithful,
+            "sources": {name: source.dump() for name, source in self.sources.items()},
+            "views": dict(self.views),
+            "functions": dict(self.functions),
+            "names": [[list(parts), name] for parts, name in self.names.items()],
+            "reasons": list(self.reasons),
+        }
+        return data if self.translation is None else {**data, "translation": self.translation.dump()}

@@ -1,0 +1,1 @@
+"""Data files and deletion vectors, and the schemas and casts of their columns."""

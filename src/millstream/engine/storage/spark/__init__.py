@@ -1,0 +1,1 @@
+"""Delta tables through Spark and Delta's own connector."""

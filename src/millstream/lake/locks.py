@@ -1,0 +1,245 @@
+"""One refresh of a stream table at a time, across threads and processes.
+
+`Locks` has the order, the waiting and the timeout; a backend has the locks themselves: files of the lake for an
+embedded catalog (below), PostgreSQL's advisory locks for a shared one (`catalog.advisory`). Both are given back by the
+operating system or the server when a holder dies, so nothing is ever left locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from millstream.errors import Code, MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.catalog import Catalog
+
+_FIRST_PAUSE_SECONDS = 0.001
+_LONGEST_PAUSE_SECONDS = 0.05
+_REPORT_EVERY_SECONDS = 0.5
+_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a caller is waiting for: a lock, for how long so far, and who has it, if that is known."""
+
+    key: str
+    waited_seconds: float
+    holder_pid: int | None
+    holder_host: str | None
+
+
+class LockManager(Protocol):
+    """What the refresh engine needs."""
+
+    def acquire(
+        self, keys: Iterable[str], timeout: float | None = None, on_wait: Callable[[Waiting], None] | None = None
+    ) -> AbstractContextManager[None]:
+        """Hold the locks of all keys inside a `with` block."""
+
+
+class LockSession(Protocol):
+    """One holder of locks."""
+
+    def try_lock(self, key: str) -> bool:
+        """Take a lock if it is free."""
+
+    def holder(self, key: str) -> tuple[int, str] | None:
+        """The process id and host of a lock's holder."""
+
+
+class LockBackend(Protocol):
+    """A kind of lock."""
+
+    def session(self) -> AbstractContextManager[LockSession]:
+        """A holder that gives all its locks back at the end."""
+
+    def close(self) -> None:
+        """Give back what is kept between sessions."""
+
+
+def locks_for(catalog: Catalog, lake: Path) -> Locks:
+    """The locks that suit a catalog: those who share the catalog must share the locks."""
+    return Locks(FileLocks(lake / ".locks") if catalog.is_embedded else catalog.advisory_locks())
+
+
+class Locks:
+    """Takes several locks, always in the same order, so that two callers never wait for each other."""
+
+    def __init__(self, backend: LockBackend) -> None:
+        self._backend = backend
+        self._guard = threading.Lock()
+        self._holders: dict[str, int] = {}
+
+    @contextmanager
+    def acquire(
+        self, keys: Iterable[str], timeout: float | None = None, on_wait: Callable[[Waiting], None] | None = None
+    ) -> Iterator[None]:
+        """Hold the locks of all keys inside a `with` block.
+
+        Args:
+            keys: ids of stream tables; letters, digits, `_` and `-`.
+            timeout: seconds to wait in all; None waits for ever, 0 does not wait.
+            on_wait: called at once if another holds a lock, and every half second from then on.
+
+        Raises:
+            MillstreamError: `LOCK_TIMEOUT`, and no lock is held.
+        """
+        ordered = sorted(set(keys))
+        self._refuse_own(ordered)
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._backend.session() as session:
+            taken: list[str] = []
+            try:
+                for key in ordered:
+                    _wait_for(session, key, end, on_wait)
+                    taken.append(key)
+                    with self._guard:
+                        self._holders[key] = threading.get_ident()
+                yield
+            finally:
+                with self._guard:
+                    for key in taken:
+                        del self._holders[key]
+
+    def close(self) -> None:
+        """Give back what is kept between uses, such as connections."""
+        self._backend.close()
+
+    def _refuse_own(self, keys: list[str]) -> None:
+        """A thread that waits for itself would wait for ever: a mistake of the program, not of the user."""
+        with self._guard:
+            own = [k for k in keys if self._holders.get(k) == threading.get_ident()]
+        if own:
+            raise RuntimeError(f"this thread holds the lock already: {own}")
+
+
+def _wait_for(session: LockSession, key: str, end: float | None, on_wait: Callable[[Waiting], None] | None) -> None:
+    start = time.monotonic()
+    pause, report_at = _FIRST_PAUSE_SECONDS, start
+    while not session.try_lock(key):
+        now = time.monotonic()
+        if end is not None and now >= end:
+            raise _timed_out(session.holder(key), now - start)
+        if on_wait is not None and now >= report_at:
+            pid, host = session.holder(key) or (None, None)
+            on_wait(Waiting(key, now - start, pid, host))
+            report_at = now + _REPORT_EVERY_SECONDS
+        time.sleep(pause if end is None else min(pause, max(0.0, end - now)))
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _timed_out(holder: tuple[int, str] | None, waited: float) -> MillstreamError:
+    by = f" by process {holder[0]} on {holder[1]}" if holder else ""
+    return MillstreamError(
+        Code.LOCK_TIMEOUT,
+        f"the stream table is being refreshed{by}; waited {waited:.1f} s",
+        hint="try again later, or wait longer",
+    )
+
+
+class FileLocks:
+    """Locks on files of one directory, by `flock`. The files stay: they are empty while nobody holds them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @contextmanager
+    def session(self) -> Iterator[FileLockSession]:
+        """A holder that gives all its locks back at the end."""
+        session = FileLockSession(self._directory)
+        try:
+            yield session
+        finally:
+            session.release()
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class FileLockSession:
+    """One holder of locks. Each lock has a file descriptor of its own, so threads exclude each other as well."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._held: list[int] = []
+
+    def try_lock(self, key: str) -> bool:
+        """Take a lock if it is free, and write into its file who has it."""
+        path = self._path(key)
+        descriptor = self._open(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        if not _is_still(path, descriptor):  # somebody deleted the file: what we locked is not what others will lock
+            os.close(descriptor)
+            return False
+        self._held.append(descriptor)
+        with suppress(OSError):  # a full disk hides the holder from others, but the lock is held
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        return True
+
+    def holder(self, key: str) -> tuple[int, str] | None:
+        """The process id and host of a lock's holder."""
+        try:
+            written = json.loads(self._path(key).read_bytes())
+            return int(written["pid"]), str(written["host"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # released, or not yet written
+
+    def release(self) -> None:
+        """Give all locks back."""
+        while self._held:
+            descriptor = self._held.pop()
+            try:
+                os.ftruncate(descriptor, 0)
+            finally:
+                os.close(descriptor)
+
+    def _open(self, path: Path) -> int:
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            pass  # the first lock of a lake
+        except OSError as e:
+            raise _unwritable(path, e) from e
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as e:
+            raise _unwritable(path, e) from e
+
+    def _path(self, key: str) -> Path:
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"no key of a lock: {key!r}")
+        return self._directory / f"{key}.lock"
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _unwritable(path: Path, error: OSError) -> MillstreamError:
+    return MillstreamError(
+        Code.LAKE_UNWRITABLE,
+        f"cannot write {path}: {error.strerror}",
+        hint="check the permissions and the free space of the lake's directory",
+    )

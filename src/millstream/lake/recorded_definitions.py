@@ -1,0 +1,176 @@
+"""The definitions that the catalog records: compiled, and compared with what they read.
+
+A refresh asks here whether a definition still fits what it reads; a new definition follows a change (see
+`service.replacing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from millstream.catalog import Catalog
+from millstream.catalog.models import LakeObject, SourceKind, StreamTable
+from millstream.engine.worker import Workers
+from millstream.errors import Code, MillstreamError
+from millstream.lake.change_feeds import ChangeFeeds
+from millstream.lake.compiled import Compiled
+from millstream.lake.compiler import Compiler
+from millstream.lake.objects import Lake
+from millstream.lake.source_changes import change_of, is_another, misfit
+from millstream.naming import TableName
+from millstream.reasons import Reason
+from millstream.results import RefreshMode
+
+# errors that say nothing about whether a query fits
+_PASSING = {
+    Code.DATABASE_UNREACHABLE,
+    Code.LOCK_TIMEOUT,
+    Code.SNAPSHOT_LOST,
+    Code.PRIVILEGE_MISSING,
+    Code.LAKE_UNWRITABLE,
+}
+
+
+class RecordedDefinitions:
+    """The definitions of a lake's stream tables."""
+
+    def __init__(self, lake: Lake, catalog: Catalog, workers: Workers, compiler: Compiler, feeds: ChangeFeeds) -> None:
+        self._lake = lake
+        self._catalog = catalog
+        self._workers = workers
+        self._compiler = compiler
+        self._feeds = feeds
+        self._cache: dict[tuple[str, str], Compiled] = {}
+        self._current_at: dict[tuple[str, str], int] = {}
+
+    def compiled(self, table: StreamTable) -> Compiled:
+        """The compiled definition of a table, over what its sources and views were when it was made."""
+        key = _key(table)
+        if key not in self._cache:
+            try:
+                self._cache[key] = self._compiler.compile_as_recorded(table, table.refresh_mode)
+            except MillstreamError as error:
+                if (about := self._about_functions(table, error)) is None:
+                    raise
+                raise about from error
+        return self._cache[key]
+
+    def remember(self, table: StreamTable, compiled: Compiled) -> None:
+        """Keep what a definition was compiled to."""
+        self._cache[_key(table)] = compiled
+
+    def _about_functions(self, table: StreamTable, error: MillstreamError) -> MillstreamError | None:
+        """Of all a definition has recorded, only its SQL functions are looked up in the lake as it is."""
+        for dependency in table.definition.dependencies:
+            if dependency.kind is SourceKind.FUNCTION and (change := change_of(self._catalog, dependency)):
+                return MillstreamError(
+                    Code.SOURCE_CHANGED,
+                    f"{table.name} calls the SQL function {dependency.name}, which {change}: {error.message}",
+                    hint=f"create {dependency.name} again, or ALTER STREAM TABLE {table.name} AS <a query that fits>",
+                )
+        return None
+
+    def outdated(
+        self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
+    ) -> str | None:
+        """Which source, view or function is no longer what a table's definition was compiled for; None if all are."""
+        generation, key = self._catalog.generation(), _key(table)
+        if self._current_at.get(key) != generation:
+            for dependency in table.definition.dependencies:
+                if change := change_of(self._catalog, dependency):
+                    is_altered = (
+                        dependency.kind is SourceKind.STREAM_TABLE and table.reinit_reason == Reason.QUERY_ALTERED
+                    )
+                    why = Reason.QUERY_ALTERED if is_altered else Reason.SOURCE_CHANGED
+                    return f"{why}: {dependency.name} {change}"
+            self._current_at[key] = generation
+        if table.definition.body.fingerprint != compiled.fingerprint:
+            return f"{Reason.LAYOUT}: the stored table was made by another version of millstream"
+        store, is_empty = self._workers.here().store, table.public_stage.version is None
+        for source in compiled.sources.values():
+            version = versions.get(source.id)
+            if version is None:
+                continue
+            if is_another(store, source, table, paths[source.id], version):
+                return f"{Reason.SOURCE_CHANGED}: {source.id} was replaced by another table"
+            is_read = version == table.frontier.get(source.id) and not is_empty
+            if not is_read and (change := misfit(store, source, compiled, paths[source.id], version)):
+                return f"{Reason.SOURCE_CHANGED}: {source.id} {change}"
+        return None
+
+    def recompile(self, table: StreamTable, mode: RefreshMode) -> Compiled:
+        """Compile a table's query over what it reads now, under the settings it was defined with.
+
+        Raises:
+            MillstreamError: SOURCE_CHANGED if the query no longer fits.
+        """
+        with fitting(table):
+            compiled = self._compiler.compile_now(table, mode)
+            self._refuse_replacements(table, compiled)
+            if [c.name for c in compiled.columns] != [n for n, _ in table.definition.columns]:
+                raise MillstreamError(Code.SOURCE_CHANGED, "the query now has other output columns")
+            self.refuse_cycle(table, compiled)
+            return compiled
+
+    def _refuse_replacements(self, table: StreamTable, compiled: Compiled) -> None:
+        """Refuse a view that was replaced by one through which its owner would use the rights of the reading role.
+
+        Raises:
+            MillstreamError: PRIVILEGE_MISSING; LOCK_TIMEOUT for a view that is being replaced again.
+        """
+        known = {d.name: d.fingerprint for d in table.definition.dependencies if d.kind is SourceKind.VIEW}
+        for name, view in compiled.attached_views.items():
+            if known.get(name) == view.mark:
+                continue
+            rights = self._lake.attached.view(TableName.parse(name).parts, exact=True)
+            if rights is None or rights.mark != view.mark:
+                raise MillstreamError(Code.LOCK_TIMEOUT, f"{name} is being replaced", hint="refresh again")
+            if (error := rights.replacing_error()) is not None:
+                raise error
+
+    def refuse_cycle(self, table: StreamTable, compiled: Compiled) -> None:
+        """Refuse a query that reads the stream table itself; the catalog checks again when it is recorded."""
+        pending, seen = list(compiled.sources), set[str]()
+        while pending:
+            name = pending.pop()
+            if name == str(table.name):
+                raise MillstreamError(Code.CYCLE, f"{table.name} would read itself", hint="read its sources instead")
+            if name not in seen:
+                seen.add(name)
+                upstream = self._catalog.find(TableName.parse(name))
+                pending += [d.name for d in upstream.definition.dependencies] if upstream else []
+
+    def watch(
+        self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
+    ) -> None:
+        """Have the sources record their changes again, if that was switched off."""
+        self._feeds.keep_on(table, compiled, paths, versions)
+
+    def land(self, item: LakeObject) -> None:
+        """Copy a table that records no changes into the lake."""
+        self._lake.sync()
+        self._lake.land(item)
+
+
+def _key(table: StreamTable) -> tuple[str, str]:
+    return table.id, table.definition.body.stamp
+
+
+@contextmanager
+def fitting(table: StreamTable) -> Iterator[None]:
+    """Errors of a query that was valid once, reported as a change of what it reads.
+
+    Raises:
+        MillstreamError: SOURCE_CHANGED.
+    """
+    try:
+        yield
+    except MillstreamError as cause:
+        if cause.code in _PASSING:
+            raise
+        raise MillstreamError(
+            Code.SOURCE_CHANGED,
+            f"what {table.name} reads has changed and its query no longer fits: {cause.message}",
+            hint=f"ALTER STREAM TABLE {table.name} AS <a query that fits>, or undo the change",
+        ) from cause

@@ -1,0 +1,74 @@
+"""Whether what a stream table reads is still what its query was compiled for."""
+
+from __future__ import annotations
+
+from millstream.catalog import Catalog
+from millstream.catalog.models import Dependency, LakeObject, ObjectKind, SourceKind, StreamTable
+from millstream.engine.storage import DeltaStore
+from millstream.lake import Compiled
+from millstream.lake.objects import fingerprint
+from millstream.naming import TableName
+from millstream.sql.sources import Source
+
+OBJECTS = {SourceKind.VIEW: ObjectKind.VIEW, SourceKind.FUNCTION: ObjectKind.FUNCTION}
+
+
+def change_of(catalog: Catalog, dependency: Dependency) -> str | None:
+    """How something that is read has changed, as far as the catalog shows it.
+
+    It shows changes of views, functions and stream tables, and of where tables lie.
+    """
+    name = TableName.parse(dependency.name)
+    if dependency.kind is SourceKind.STREAM_TABLE:
+        upstream = catalog.find(name)
+        same = upstream is not None and fingerprint_of(upstream) == dependency.fingerprint
+        return None if same else "has another definition"
+    if dependency.kind is SourceKind.TABLE:
+        found = catalog.lake_object(ObjectKind.TABLE, name)
+        if found is not None and place(found) != dependency.source_id:
+            return "lies elsewhere"
+        return found.details.stale if found is not None else None
+    if name.database is not None:
+        return _change_of_attached_view(catalog, dependency, name.database)
+    found = catalog.lake_object(OBJECTS[dependency.kind], name)
+    if found is None:
+        return "was dropped"
+    return None if found.fingerprint == dependency.fingerprint else "was replaced"
+
+
+def _change_of_attached_view(catalog: Catalog, dependency: Dependency, database: str) -> str | None:
+    """By what the last tick has seen."""
+    attached = catalog.find_database(database)
+    seen = attached.state.views.get(dependency.name) if attached is not None else None
+    if seen is None or seen.mark == dependency.fingerprint:
+        return None
+    return "was replaced" if seen.mark else "was dropped"
+
+
+def is_another(store: DeltaStore, source: Source, table: StreamTable, path: str, version: int) -> bool:
+    """Whether a table was dropped and created again, perhaps with as many commits as the old one had."""
+    known = table.definition.body.sources[source.id].table_id
+    return known is not None and store.table_id(path, version) != known
+
+
+def misfit(store: DeltaStore, source: Source, compiled: Compiled, path: str, version: int) -> str | None:
+    """Which of the columns in use is no longer what it was."""
+    snapshot = store.snapshot(path, version)
+    now = {name.lower(): type_ for name, type_, _ in snapshot.schema}
+    before = {c.name.lower(): c.type for c in source.columns}
+    for column in compiled.used_columns[source.id]:
+        if column.lower() not in now:
+            return f"has lost its column {column}"
+        if now[column.lower()] != before[column.lower()]:
+            return f"has changed its column {column} from {before[column.lower()]} to {now[column.lower()]}"
+    return None
+
+
+def place(table: LakeObject) -> str:
+    """Where a refresh reads a table: where it lies, or where it is landed."""
+    return table.details.landing or table.location or ""
+
+
+def fingerprint_of(upstream: StreamTable) -> str:
+    """Changes when a stream table's readers must start over: it has other columns, or is stored elsewhere."""
+    return fingerprint(upstream.id, upstream.public_stage.id, str(upstream.definition.columns))

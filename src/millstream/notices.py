@@ -1,0 +1,43 @@
+"""Warnings: things the user should know though nothing failed. The command line prints them as sentences."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+
+class MillstreamWarning(UserWarning):
+    """The base class of all warnings."""
+
+
+class ChangeFeedWarning(MillstreamWarning):
+    """A source table was altered so that it records its changes."""
+
+
+class CaptureWarning(MillstreamWarning):
+    """Capture is limited: some writes are not captured, or the WAL cannot be read; the text says what to do."""
+
+
+class FullRefreshWarning(MillstreamWarning):
+    """A stream table can only be recomputed; the text says why."""
+
+
+class ServingWarning(MillstreamWarning):
+    """A served table has triggers that its users should know about."""
+
+
+class LeftoverWarning(MillstreamWarning):
+    """Objects remain in a detached database because the role may not drop them; the text has the statements to run."""
+
+
+class NoticeWarning(MillstreamWarning):
+    """Something in a query has no effect on a stream table."""
+
+
+def warn(sentence: str, category: type[MillstreamWarning]) -> None:
+    """Warn, pointing at the line outside millstream that made the call."""
+    depth, frame = 2, sys._getframe(1)
+    ours = ("millstream.", "contextlib")  # the latter calls us back at the edges of a `with` block
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(ours):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(sentence, category, stacklevel=depth)

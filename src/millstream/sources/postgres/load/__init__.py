@@ -1,0 +1,1 @@
+"""All rows of a table as of one snapshot."""

@@ -1,0 +1,1 @@
+"""The Delta tables that hold the captured columns of PostgreSQL tables."""

@@ -1,0 +1,1 @@
+"""What the server says of its tables: definitions, fingerprints, rights, snapshots, and answers to queries."""

@@ -1,0 +1,242 @@
+"""Whether tables can be captured by their database's WAL: what stands in the way, and the statement that clears it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from millstream.errors import Code, MillstreamError
+from millstream.postgres.connection import Connection
+from millstream.postgres.driver import sql
+from millstream.sources.postgres.server.privileges import missing_replication
+from millstream.sources.postgres.server.relations import Leaf, Relation, RelationKind
+from millstream.sources.postgres.server.table_error import TableError
+from millstream.sources.postgres.values.types import MirrorColumn
+
+_FULL = "f"
+_USE_PARTITIONS = "use partitions instead of inheritance"
+_GENERATED_SINCE = 180_000
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Something that keeps a database on triggers; `table` is None where it is the server or the role."""
+
+    table: str | None
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.table}: {self.what}" if self.table else self.what
+
+
+@dataclass(frozen=True, slots=True)
+class WalTable:
+    """What the reader of the WAL knows of a captured table.
+
+    Args:
+        id: the capture's.
+        key: the columns that the WAL names an old row by; empty if there are none.
+        is_full: whether every part of it writes whole old rows, so that nothing has to be looked up.
+        types: oid and modifier of each captured column's type, as messages name them.
+        leaves: the oids of the partitions that hold its rows; empty for a table that is not partitioned.
+    """
+
+    id: str
+    oid: int
+    name: str
+    columns: tuple[MirrorColumn, ...]
+    key: tuple[str, ...]
+    is_full: bool
+    types: dict[str, tuple[int, int]] = field(hash=False)
+    leaves: frozenset[int] = frozenset()
+
+
+_TYPES = """
+SELECT attrelid::bigint, attname, atttypid::bigint, atttypmod FROM pg_attribute
+WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped
+"""
+# what the WAL names an old row by, of each leaf; a key that is checked late only (DEFERRABLE) does not do
+_IDENTITIES = """
+SELECT c.oid::bigint, c.relreplident::text, c.relpersistence = 'p', ARRAY(
+  SELECT a.attname::text FROM pg_index i
+  CROSS JOIN LATERAL unnest(i.indkey::smallint[]) WITH ORDINALITY k(num, place)
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.num
+  WHERE i.indexrelid = pg_get_replica_identity_index(c.oid) AND k.place <= i.indnkeyatts ORDER BY k.place)
+FROM pg_class c WHERE c.oid = ANY(%s)
+"""
+# the key that a new partition gets with it; the rest of a replica identity it does not get
+_PRIMARY = """
+SELECT indrelid::bigint FROM pg_index WHERE indrelid = ANY(%s) AND indisprimary AND indimmediate AND indisvalid
+"""
+_SERVER = """
+SELECT current_setting('wal_level'), current_user::text, current_setting('max_replication_slots')::int,
+       (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    is_full: bool
+    is_logged: bool
+    key: tuple[str, ...]
+
+
+def server_obstacles(connection: Connection, slot_name: str) -> tuple[Obstacle, ...]:
+    """What of the server and the role stands in the way of a slot."""
+    row = connection.execute(_SERVER, [slot_name]).fetchone()
+    assert row is not None
+    wal_level, role, most, used = row
+    found = []
+    if wal_level != "logical":
+        found.append(Obstacle(None, f"wal_level is {wal_level}", "ALTER SYSTEM SET wal_level = logical; then restart"))
+    if (lacking := missing_replication(connection)) is not None:
+        found.append(Obstacle(None, f"the role {role} may not replicate", lacking.as_string(connection)))
+    if used >= most:
+        found.append(
+            Obstacle(
+                None,
+                f"all {most} replication slots are in use",
+                f"ALTER SYSTEM SET max_replication_slots = {most + 5}; then restart",
+            )
+        )
+    return tuple(found)
+
+
+def wal_tables(
+    connection: Connection, captured: Sequence[tuple[str, Relation, Sequence[MirrorColumn]]]
+) -> tuple[tuple[WalTable, ...], tuple[Obstacle, ...]]:
+    """The captured tables as the WAL's reader wants them, and what stands in the way of the others.
+
+    Args:
+        captured: id of the capture, the table as it is now, the captured columns.
+    """
+    types: dict[int, dict[str, tuple[int, int]]] = {}
+    for oid, name, type_oid, modifier in connection.execute(_TYPES, [[r.oid for _, r, _ in captured]]):
+        types.setdefault(oid, {})[name] = (type_oid, modifier)
+    leaves = [leaf.oid for _, relation, _ in captured for leaf in relation.leaves]
+    identities = {
+        oid: _Identity(identity == _FULL, is_logged, tuple(key))
+        for oid, identity, is_logged, key in connection.execute(_IDENTITIES, [leaves])
+    }
+    partitioned = [r.oid for _, r, _ in captured if r.kind is RelationKind.PARTITIONED]
+    primary = {oid for (oid,) in connection.execute(_PRIMARY, [partitioned])} if partitioned else set()
+    tables, obstacles = [], []
+    for id_, relation, columns in captured:
+        parts = [(leaf, identities[leaf.oid]) for leaf in relation.leaves if leaf.oid in identities]
+        found = _obstacles(connection, relation, columns, parts)
+        if not found and relation.oid in set(partitioned) - primary:  # published, its UPDATE and DELETE would fail
+            quoted = sql.Identifier(relation.schema, relation.name).as_string(connection)
+            why = "it has no primary key, so the WAL would not say which row of a new partition was changed"
+            found = [Obstacle(relation.qualified, why, f"ALTER TABLE {quoted} ADD PRIMARY KEY (...)")]
+        obstacles += found
+        if not found:
+            names = {c.name for c in columns}
+            keys = [part.key for _, part in parts if not part.is_full]
+            key = keys[0] if keys else relation.key
+            tables.append(
+                WalTable(
+                    id=id_,
+                    oid=relation.oid,
+                    name=relation.qualified,
+                    columns=tuple(columns),
+                    key=key if names.issuperset(key) else (),
+                    is_full=not keys,
+                    types={name: types[relation.oid][name] for name in names},
+                    leaves=frozenset(leaf.oid for leaf in relation.leaves if leaf.oid != relation.oid),
+                )
+            )
+    return tuple(tables), tuple(obstacles)
+
+
+def nested_obstacle(table: str, parent: str) -> Obstacle:
+    """A partition whose changes come as those of a table above it, which is published too."""
+    return Obstacle(
+        table,
+        f"the WAL gives its changes as those of {parent}",
+        f"read either {table} or {parent}, not both",
+    )
+
+
+def ineligible_error(obstacles: Sequence[Obstacle]) -> MillstreamError:
+    """The error for a database that must be captured by its WAL and cannot be: about tables, if it is for them only."""
+    message = "the database cannot be captured by its WAL: " + "; ".join(str(o) for o in obstacles)
+    hint = "; ".join(dict.fromkeys(o.remedy for o in obstacles))
+    tables = [o.table for o in obstacles if o.table is not None]
+    if len(tables) < len(obstacles):
+        return MillstreamError(Code.DATABASE_UNFIT, message, hint=hint)
+    return TableError(Code.DATABASE_UNFIT, message, tables, hint=hint)
+
+
+def _obstacles(
+    connection: Connection, relation: Relation, columns: Sequence[MirrorColumn], parts: Sequence[tuple[Leaf, _Identity]]
+) -> list[Obstacle]:
+    name = relation.qualified
+    quoted = sql.Identifier(relation.schema, relation.name).as_string(connection)
+    if not relation.kind.is_captured:
+        return [Obstacle(name, "it is not a table", "read it in FULL mode")]
+    found = []
+    if relation.kind is RelationKind.TABLE and [leaf.oid for leaf in relation.leaves] != [relation.oid]:
+        found.append(
+            Obstacle(
+                name, "it has children by inheritance, and the WAL does not give their rows as its own", _USE_PARTITIONS
+            )
+        )
+    if not all(part.is_logged for _, part in parts):
+        found.append(Obstacle(name, "it is UNLOGGED: the WAL has no changes of it", f"ALTER TABLE {quoted} SET LOGGED"))
+    found += _identity_obstacles(connection, relation, columns, parts)
+    generated = [c for c in relation.columns if c.generated]
+    captured = {c.name for c in columns}
+    has_published = connection.info.server_version >= _GENERATED_SINCE
+    for column in generated:
+        if column.generated == "s" and not has_published and column.name in captured:
+            found.append(
+                Obstacle(
+                    name,
+                    f"the WAL of this server has no generated columns such as {column.name}",
+                    "leave the column out of the queries, or use PostgreSQL 18",
+                )
+            )
+        if column.generated == "v" and any(part.is_full for _, part in parts):
+            # once published, the application's own UPDATE and DELETE would fail
+            found.append(
+                Obstacle(
+                    name,
+                    f"it has REPLICA IDENTITY FULL and the virtual column {column.name}, and cannot be published so",
+                    f"ALTER TABLE {quoted} REPLICA IDENTITY DEFAULT",
+                )
+            )
+    return found
+
+
+def _identity_obstacles(
+    connection: Connection, relation: Relation, columns: Sequence[MirrorColumn], parts: Sequence[tuple[Leaf, _Identity]]
+) -> list[Obstacle]:
+    name = relation.qualified
+    keys = {part.key for _, part in parts if not part.is_full}
+    if () in keys:  # once published, the application's own UPDATE and DELETE would fail
+        statements = [
+            sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(sql.Identifier(leaf.schema, leaf.name))
+            for leaf, part in parts
+            if not part.is_full and not part.key
+        ]
+        return [
+            Obstacle(
+                name,
+                "the WAL does not say which row was changed: no key, and not REPLICA IDENTITY FULL",
+                "; ".join(s.as_string(connection) for s in statements),
+            )
+        ]
+    if len(keys) > 1:
+        return [Obstacle(name, "its partitions have different keys", "give them one REPLICA IDENTITY")]
+    captured = {c.name for c in columns}
+    absent = [column for key in keys for column in key if column not in captured]
+    if absent:
+        return [
+            Obstacle(
+                name,
+                f"the key's column {absent[0]} is not captured, so old rows cannot be found",
+                "use the column in a query, or set REPLICA IDENTITY FULL",
+            )
+        ]
+    return []

@@ -1,0 +1,1 @@
+"""Query trees to operators."""

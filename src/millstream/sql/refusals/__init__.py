@@ -1,0 +1,1 @@
+"""SQL that is refused, with a code, a position and a suggested rewrite."""

@@ -1,0 +1,1 @@
+"""What tests share: lakes, databases, processes, oracles and the cases that several of them run."""

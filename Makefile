@@ -1,4 +1,4 @@
-# millstream: `make help` lists what can be done here. Everything sets itself up first.
+# millstream: `make help` lists the targets. Those that need it run `setup` first.
 
 VENV   ?= .venv
 PYTHON ?=
@@ -17,17 +17,17 @@ help: ## Show this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(JARS) ## Build .venv from requirements.lock and bring Delta's jars; nothing to do when nothing changed
+setup: $(JARS) ## Build .venv from requirements.lock and download Delta's jars; does nothing if nothing changed
 
-demo: setup ## Run the demonstrations: a lake, incremental against full; a PostgreSQL, captured and served back
+demo: setup ## Run the demonstrations: a lake, incremental against full; a PostgreSQL database, captured and served back
 	@$(BIN)/millstream demo $(ARGS)
 	@$(BIN)/millstream demo --postgres
 
-test: setup lint typecheck ## Lint, type check and run all tests but the long ones (ARGS: options of pytest)
+test: setup lint typecheck ## Lint, type check and run all tests except the long ones (ARGS: options of pytest)
 	@$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: setup ## Run the tests that take more than half a minute each
-	@$(BIN)/python -m pytest -m long $(ARGS)
+	@$(BIN)/python -m pytest -m long -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: setup ## Run the tests that need no JVM and no PostgreSQL
 	@$(BIN)/python -m pytest -m "not spark and not postgres and not long" -n 2 $(ARGS)
@@ -50,22 +50,22 @@ bench: setup ## Run the benchmarks; results go to docs/benchmarks (ARGS: options
 	@$(BIN)/millstream bench --tpch $(ARGS)
 	@$(BIN)/millstream bench --postgres $(ARGS)
 
-lock: ## Renew requirements.lock from pyproject.toml (needs uv)
+lock: ## Regenerate requirements.lock from pyproject.toml (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: install it (e.g. with pip) and run again." >&2; exit 1; }
 	@uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-header --no-emit-index-url --no-emit-find-links $(ARGS) --output-file requirements.lock
-	@! grep -n '://' requirements.lock || { echo "requirements.lock names a host; see the lines above." >&2; exit 1; }
+	@! grep -n '://' requirements.lock || { echo "requirements.lock contains a URL; see the lines above." >&2; exit 1; }
 
 clean: ## Remove .venv and everything else that was built
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One sentence each, before anything is downloaded.
+# Each check fails with one sentence, before anything is downloaded.
 define CHECK_JAVA
 java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
 version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9][0-9]*\).*/\2/p' | head -n 1); \
 if [ "$${version:-0}" -lt 17 ]; then \
-	echo "Spark needs Java 17 or newer, but '$$java' is $${version:+version }$${version:-not there}: install one" \
+	echo "Spark needs Java 17 or newer, but '$$java' is $${version:+version }$${version:-not available}: install one" \
 		"(on Debian or Ubuntu the package openjdk-17-jre-headless or newer) or set JAVA_HOME to one." >&2; \
 	exit 1; \
 fi
@@ -80,7 +80,7 @@ for candidate in $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python3
 done; \
 if [ -z "$$python" ]; then \
 	echo "millstream needs Python 3.11 to 3.14 with its venv module: install one (on Debian or Ubuntu the packages" \
-		"python3 and python3-venv) or name one with 'make PYTHON=/path/to/python'." >&2; \
+		"python3 and python3-venv) or choose one with 'make PYTHON=/path/to/python'." >&2; \
 	exit 1; \
 fi
 endef
@@ -89,10 +89,10 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(CHECK_JAVA)
 	@$(FIND_PYTHON); \
 	if ! $(BIN)/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null; then \
-		echo "Making $(VENV) with $$("$$python" --version) ..."; \
+		echo "Creating $(VENV) with $$("$$python" --version) ..."; \
 		"$$python" -m venv --clear $(VENV); \
 	fi
-	@echo "Installing what requirements.lock lists (the first time 600 MB, most of it Spark; some minutes) ..."
+	@echo "Installing the packages in requirements.lock (600 MB the first time, most of it Spark; takes some minutes) ..."
 	@$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --progress-bar off \
 		--require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check \

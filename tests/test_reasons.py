@@ -33,13 +33,13 @@ def literals_outside(tree: ast.Module) -> Iterator[str]:
             yield text
 
 
-def verdicts_outside(tree: ast.Module) -> Iterator[str]:
+def decisions_outside(tree: ast.Module) -> Iterator[str]:
     """Sentences about captured tables that are written out where capture decides what becomes of a table."""
     for call in ast.walk(tree):
         if (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Name)
-            and call.func.id in {"Verdict", "RereadError"}
+            and call.func.id in {"Decision", "RereadError"}
         ):
             given = [*call.args, *(k.value for k in call.keywords)]
             yield from (ast.unparse(a) for a in given if isinstance(a, ast.JoinedStr) or _is_text(a))
@@ -50,7 +50,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def test_no_module_writes_a_reason_out() -> None:
-    found = {name: [*literals_outside(tree), *verdicts_outside(tree)] for name, tree in modules().items()}
+    found = {name: [*literals_outside(tree), *decisions_outside(tree)] for name, tree in modules().items()}
     assert {name: texts for name, texts in found.items() if texts} == {}
 
 
@@ -59,14 +59,14 @@ WRITTEN_OUT = [
     'f"NO_SUCH_CODE: {x}"',
     '"SERVED_MISSING"',
     '"its triggers were changed"',
-    'Verdict(x, f"has lost {x}")',
+    'Decision(x, f"has lost {x}")',
 ]
 
 
 @pytest.mark.parametrize("text", WRITTEN_OUT)
 def test_the_scan_finds_a_reason_that_is_written_out(text: str) -> None:
     tree = ast.parse(f"def f(x): return {text}")
-    assert [*literals_outside(tree), *verdicts_outside(tree)]
+    assert [*literals_outside(tree), *decisions_outside(tree)]
 
 
 @pytest.mark.parametrize("registry", [Reason, CaptureReason])

@@ -1,4 +1,4 @@
-"""Every error a user can meet: a stable code, what happened, and what to do about it.
+"""Every error a user can get: a stable code, what happened, and what to do about it.
 
 Callers match on `error.code`, never on the English text. The error page of the docs is generated from `Code`.
 """
@@ -46,7 +46,7 @@ class Code(StrEnum):
 
     # The catalog
     NAME_INVALID = ("NAME_INVALID", "The name is not valid for this kind of object.")
-    NAME_TAKEN = ("NAME_TAKEN", "A table, view, stream table, schema or database of that name exists already.")
+    NAME_TAKEN = ("NAME_TAKEN", "A table, view, stream table, schema or database of that name already exists.")
     NOT_A_STREAM_TABLE = ("NOT_A_STREAM_TABLE", "There is no stream table of that name.")
     CYCLE = ("CYCLE", "The query would make the stream table read itself.")
     DEPENDENTS_EXIST = (
@@ -76,7 +76,7 @@ class Code(StrEnum):
     REFRESH_FAILED = ("REFRESH_FAILED", "The refresh failed; the old contents are still readable.")
     RECURSION_LIMIT = (
         "RECURSION_LIMIT",
-        "A recursion exceeded max_recursion rounds or max_recursion_rows; often its data have a cycle.",
+        "A recursion exceeded max_recursion rounds or max_recursion_rows, often because its data have a cycle.",
     )
     REFRESH_OPEN = ("REFRESH_OPEN", "A refresh of the stream table is running, or was interrupted and not recovered.")
     LOCK_TIMEOUT = (
@@ -89,7 +89,7 @@ class Code(StrEnum):
     # Verifying
     ORACLE_INVALID = ("ORACLE_INVALID", "The system to verify a stream table against is unknown.")
     NOT_COMPARABLE = ("NOT_COMPARABLE", "The stream table cannot be compared with PostgreSQL's answer.")
-    ORACLE_FAILED = ("ORACLE_FAILED", "PostgreSQL could not answer the query it was asked to verify.")
+    ORACLE_FAILED = ("ORACLE_FAILED", "PostgreSQL could not answer the query of the stream table to verify.")
 
     # PostgreSQL
     ADDRESS_INVALID = ("ADDRESS_INVALID", "The address of a database cannot be understood or is not set.")

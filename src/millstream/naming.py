@@ -1,4 +1,4 @@
-"""Every reserved name, and how names are split and quoted: once.
+"""Every reserved name, and the functions that split and quote names.
 
 Hidden columns start with `__ms_`; a user's column may not.
 """
@@ -14,13 +14,13 @@ from millstream.errors import Code, MillstreamError
 RESERVED_PREFIX = "__ms_"
 
 WEIGHT = "__ms_w"  # how often a row of a Z-set counts; negative if it is removed
-FILE = "__ms_file"  # the data file a stored row lies in ...
+FILE = "__ms_file"  # the data file that holds a stored row ...
 ROW = "__ms_row"  # ... and its position there
 VISIBLE = "__ms_visible"  # false for a group that HAVING hides
 RECURSION = (
     "__ms_recursion"  # the source from which the step of a recursion reads its rows; numbered from the second on
 )
-CLOCK = "__ms_clock"  # the input with the current time, in a stage whose query asks for it
+CLOCK = "__ms_clock"  # the input with the current time, in a stage whose query uses it
 GROUP_ROWS = "__ms_rows"  # how many input rows a group has
 
 DEFAULT_SCHEMA = "default"
@@ -44,7 +44,7 @@ def quote(identifier: str) -> str:
 
 
 def fold(name: str) -> str:
-    """A name that is not quoted, as PostgreSQL reads it in a UTF-8 database: only ASCII letters have a lower case.
+    """A name that is not quoted, as PostgreSQL reads it in a UTF-8 database: only ASCII letters become lower case.
 
     >>> fold("Orders"), fold("ÜNÏ")
     ('orders', 'ÜnÏ')
@@ -53,7 +53,7 @@ def fold(name: str) -> str:
 
 
 def cut(name: str) -> str:
-    """A name as PostgreSQL keeps it, quoted or not: at most 63 bytes, no character in part.
+    """A name as PostgreSQL stores it, quoted or not: truncated to 63 bytes, without splitting a character.
 
     >>> len(cut("ü" * 40)), cut("orders")
     (31, 'orders')
@@ -98,7 +98,7 @@ def in_double_quotes(text: str) -> tuple[bool, ...]:
 def attached_name(database: str, schema: str, name: str) -> TableName:
     """The name of a table in an attached database, as that database has it.
 
-    A part that would be read as another one without quotes is in backquotes where the parts join.
+    In the joined name, a part that would mean another name without quotes is in backquotes.
 
     >>> str(attached_name("shop", "public", "Order Lines")), str(attached_name("shop", "public", "Orders"))
     ('shop.public.`Order Lines`', 'shop.public.`Orders`')
@@ -129,7 +129,7 @@ class TableName:
             MillstreamError: NAME_INVALID.
         """
         parts = split_name(text)
-        is_attached = len(parts) == 3  # PostgreSQL takes any characters
+        is_attached = len(parts) == 3  # PostgreSQL accepts any characters
         parts = (parts[0].lower(), *parts[1:]) if is_attached else tuple(p.lower() for p in parts)
         if len(parts) > 3 or not all(parts) or not all(_PART.match(p) for p in parts[: 1 if is_attached else None]):
             raise _invalid(text)
@@ -141,13 +141,13 @@ class TableName:
 
     @property
     def database(self) -> str | None:
-        """The attached database it lies in; None for the lake's own."""
+        """The attached database it is in; None for objects of the lake."""
         database, point, _ = self.schema.partition(".")
         return database if point else None
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts of the name, the schema always among them."""
+        """The parts of the name, always including the schema."""
         return (*split_name(self.schema), self.name)
 
     def __str__(self) -> str:
@@ -169,7 +169,7 @@ def _invalid(text: str) -> MillstreamError:
 
 
 def postgres_name(*parts: str) -> str:
-    """A name of PostgreSQL's as one writes it there: in double quotes where it has to be.
+    """A name as it is written in PostgreSQL: in double quotes where necessary.
 
     >>> postgres_name("public", "Orders", "price")
     'public."Orders".price'

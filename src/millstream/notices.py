@@ -1,4 +1,4 @@
-"""Warnings: things the user should know though nothing failed. The command line prints them as sentences."""
+"""Warning classes: something works, but not as the user may expect. The command line prints them as sentences."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NoticeWarning(MillstreamWarning):
 def warn(sentence: str, category: type[MillstreamWarning]) -> None:
     """Warn, pointing at the line outside millstream that made the call."""
     depth, frame = 2, sys._getframe(1)
-    ours = ("millstream.", "contextlib")  # the latter calls us back at the edges of a `with` block
+    ours = ("millstream.", "contextlib")  # contextlib calls our code at the start and end of a `with` block
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(ours):
         depth, frame = depth + 1, frame.f_back
     warnings.warn(sentence, category, stacklevel=depth)

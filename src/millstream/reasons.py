@@ -1,7 +1,7 @@
 """The registry of reasons: why a refresh, a served table or a captured table is what its record says.
 
-Every reason that is recorded comes from here. A `Reason` is a code that programs can match; in the record, a colon and
-the facts mostly follow it. A `CaptureReason` is a sentence about a captured table.
+Every reason that is recorded comes from here. A `Reason` is a code that programs can match; in the record, it is mostly
+followed by a colon and the facts. A `CaptureReason` is a sentence about a captured table.
 `millstream.testing.reference_docs` generates `docs/reasons.md` from this module.
 """
 
@@ -46,9 +46,9 @@ class Reason(StrEnum):
     explanation: str
     """The sentence of the first place that shows it."""
     is_fallback: bool
-    """Whether a query that can be maintained by deltas is recomputed for it although nobody asked."""
+    """Whether a query that can be maintained by deltas is recomputed for this reason without a request."""
     is_by_cost: bool
-    """Whether only AUTO recomputes for it."""
+    """Whether only AUTO recomputes for this reason."""
 
     def __new__(cls, code: str, meaning: Meaning) -> Reason:
         member = str.__new__(cls, code)
@@ -61,7 +61,7 @@ class Reason(StrEnum):
 
     # Nothing, or only what changed
     UNCHANGED = ("UNCHANGED", Meaning("No source has changed."))
-    APPENDED = ("APPENDED", Meaning("Rows were added to the sources, and the query can only grow by them."))
+    APPENDED = ("APPENDED", Meaning("Rows were added to the sources, and the result can only grow by them."))
     CHANGED = (
         "CHANGED",
         Meaning(
@@ -69,11 +69,11 @@ class Reason(StrEnum):
             served="The change of the result was applied.",
         ),
     )
-    AGED = ("AGED", Meaning("No source has changed; what the time brings in or out was computed."))
+    AGED = ("AGED", Meaning("No source has changed; the change of the result as time passes was computed."))
 
-    # A recomputation somebody asked for
+    # A recomputation that was requested
     INITIAL = ("INITIAL", Meaning("The first load.", served="The table was just created."))
-    REQUESTED = ("REQUESTED", Meaning("A full refresh was asked for."))
+    REQUESTED = ("REQUESTED", Meaning("A full refresh was requested."))
     MODE_FULL = ("MODE_FULL", Meaning("The refresh mode is FULL."))
     QUERY_ALTERED = (
         "QUERY_ALTERED",
@@ -85,12 +85,12 @@ class Reason(StrEnum):
     # A query that is always recomputed
     NOT_INCREMENTAL = (
         "NOT_INCREMENTAL",
-        Meaning("The query has no delta; the reason says what in it is the obstacle."),
+        Meaning("The query has no delta; the reason names the construct that prevents it."),
     )
     CURRENT_TIME = (
         "CURRENT_TIME",
         Meaning(
-            "The query depends on the current time, which changes its result by itself, and has no delta or the mode "
+            "The query depends on the current time, so its result changes by itself, and it has no delta or the mode "
             "FULL."
         ),
     )
@@ -99,7 +99,7 @@ class Reason(StrEnum):
     NO_DELTA = (
         "NO_DELTA",
         Meaning(
-            "The changes of a source cannot be had: its history was cleaned up, its change feed was off, or its "
+            "The changes of a source are not available: its history was cleaned up, its change feed was off, or its "
             "columns changed.",
             served="The stream table was recomputed, or its history is gone.",
             is_fallback=True,
@@ -116,7 +116,7 @@ class Reason(StrEnum):
         "STORED_CHANGED",
         Meaning(
             "The stored table is not what the catalog says, e.g. after a restore.",
-            served="The lake was restored to an earlier state, even if refreshes have gone on since.",
+            served="The lake was restored to an earlier state, even if it has been refreshed since.",
             is_fallback=True,
         ),
     )
@@ -125,14 +125,14 @@ class Reason(StrEnum):
     DELTA_FAILED = (
         "DELTA_FAILED",
         Meaning(
-            "Spark failed on the delta, e.g. by a division by zero on a row that the query filters out.",
+            "Spark failed on the delta, e.g. with a division by zero on a row that the query filters out.",
             is_fallback=True,
         ),
     )
     PLAN_FAILED = (
         "PLAN_FAILED",
         Meaning(
-            "Spark failed on our plan of the whole query and not on the query as written; the next refresh starts "
+            "Spark failed on our plan of the whole query, but not on the query as written; the next refresh starts "
             "over.",
             is_fallback=True,
         ),
@@ -149,13 +149,13 @@ class Reason(StrEnum):
     )
     CHEAPER = (
         "CHEAPER",
-        Meaning("By the table's own history a recomputation takes less time.", is_fallback=True, is_by_cost=True),
+        Meaning("According to the table's history, a recomputation is faster.", is_fallback=True, is_by_cost=True),
     )
     DATABASE_REPLACED = (
         "DATABASE_REPLACED",
         Meaning(
-            "Another database answered under the address of an attached one: restored or failed over.",
-            sources="Another database answered under the address; the next refresh compares the table with its mirror.",
+            "Another database answered at the address of an attached one: restored or failed over.",
+            sources="Another database answered at the address; the next refresh compares the table with its mirror.",
         ),
     )
 
@@ -164,22 +164,22 @@ class Reason(StrEnum):
     RESUMED = ("RESUMED", Meaning("An interrupted refresh was completed."))
 
     # A served table that is written as a whole
-    KEY_CHANGED = ("KEY_CHANGED", Meaning(served="The result has another key, which is declared with it."))
-    KEY_REPEATED = ("KEY_REPEATED", Meaning(served="The change has two rows of the same key."))
+    KEY_CHANGED = ("KEY_CHANGED", Meaning(served="The result has another key, which is now declared on the table."))
+    KEY_REPEATED = ("KEY_REPEATED", Meaning(served="The change has two rows with the same key."))
     TYPES_CHANGED = (
         "TYPES_CHANGED",
         Meaning(served="Columns of the result have other types, e.g. because a source's column was widened."),
     )
-    SERVED_CHANGED = ("SERVED_CHANGED", Meaning(served="Somebody else changed rows of the table."))
+    SERVED_CHANGED = ("SERVED_CHANGED", Meaning(served="Another session changed rows of the table."))
     SERVED_MOVED = (
         "SERVED_MOVED",
-        Meaning(served="VACUUM FULL, CLUSTER or TRUNCATE rewrote a table whose rows are known by their places."),
+        Meaning(served="VACUUM FULL, CLUSTER or TRUNCATE rewrote a table whose rows are matched by their place."),
     )
     SERVED_MISSING = ("SERVED_MISSING", Meaning(served="The table was dropped, and was created again."))
 
 
 class CaptureReason(StrEnum):
-    """Why a captured table is not followed: a sentence about it, whose facts `format` fills in.
+    """Why a captured table is not brought forward with the others: a sentence whose facts `format` fills in.
 
     `state` is the state that `millstream sources` shows with it.
     """
@@ -192,31 +192,31 @@ class CaptureReason(StrEnum):
         member.state = state
         return member
 
-    # Its changes were recorded, and do not lead from the mirror to the table
-    MORE_COLUMNS = "it gets the columns {columns}"
-    MIRROR_MOVED = "its mirror is at version {now}, the catalog knows {known}"
-    BUFFER_TRIMMED = "its mirror is older than what its buffer has"
-    TOO_MUCH = "more has changed than is held in memory"
+    # Its changes were recorded, but do not lead from the mirror to the table
+    MORE_COLUMNS = "the columns {columns} are being added to its mirror"
+    MIRROR_MOVED = "its mirror is at version {now}, but the catalog recorded {known}"
+    BUFFER_TRIMMED = "its mirror is older than the changes in its buffer"
+    TOO_MUCH = "more has changed than fits in memory"
     PART_TRUNCATED = "a part of it was truncated"
 
     # Something was done to it that capture does not see
     UNRECORDED = "nothing records its changes"
-    ROWS_REWRITTEN = "its rows were rewritten, truncated, or other partitions hold them"
+    ROWS_REWRITTEN = "its rows were rewritten or truncated, or are in other partitions"
     COLUMNS_ALTERED = "its columns were altered"
     TRIGGERS_CHANGED = "its triggers were changed"
     NAME_TAKEN_OVER = "another table has its name"
-    TYPE_WIDENED = "a column has another type of the same values"
+    TYPE_WIDENED = "a column has another type with the same values"
     TYPE_REPLACED = "{columns} may be of another type of the same name"
 
     # The WAL does not have its changes
     NOT_IN_WAL = "it cannot be read from the WAL"
-    NOT_PUBLISHED = "the WAL did not give its changes"
-    CAUGHT_BETWEEN = "the others catch up in pieces"
+    NOT_PUBLISHED = "the WAL did not deliver its changes"
+    CAUGHT_BETWEEN = "the other tables catch up in pieces"
     WAL_LACKS_COLUMN = "column {column} is not in the WAL"
     WAL_OTHER_TYPE = "column {column} had another type"
-    PARTITION_GONE = "a partition was detached or dropped since"
+    PARTITION_GONE = "a partition has been detached or dropped"
 
-    # What reads it has to adapt
+    # Its dependents have to adapt
     COLUMN_LOST = ("has lost its column {column}", "STALE")
     COLUMN_CHANGED = ("has changed its column {column} from {old} to {new}", "STALE")
     DROPPED = ("{table} was dropped or renamed", "MISSING")

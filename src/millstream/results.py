@@ -47,7 +47,7 @@ class RefreshStatus(StrEnum):
 
 
 class InitiatedBy(StrEnum):
-    """Who asked for a refresh."""
+    """What initiated a refresh."""
 
     INITIAL = "INITIAL"
     MANUAL = "MANUAL"
@@ -142,20 +142,20 @@ class RefreshRecord:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """One row of `sources()`: a captured table of an attached database, or a database of which nothing is captured.
+    """One row of `sources()`: a captured table of an attached database, or a database from which nothing is captured.
 
     Args:
-        cdc: how changes are to be captured: `auto`, `trigger` or `wal`; `mode` is how they are.
-        position: how far the table was read: a snapshot of the database, or a place in its WAL.
-        staleness: seconds since the table had no unread changes; 0 while the database says that it has none.
-        buffered_rows: changes that wait in the database; None where that is not known.
+        cdc: how changes should be captured: `auto`, `trigger` or `wal`; `mode` is how they are captured.
+        position: up to where the table was read: a snapshot of the database, or a place in its WAL.
+        staleness: seconds since the table had no unread changes; 0 while the database reports that it has none.
+        buffered_rows: changes that wait in the database; None if that is not known.
         readers: the stream tables that read it directly.
-        hindrance: why triggers capture it where `cdc` would have its WAL read.
-        state: of the table: `FOLLOWED` with the others of its database; `LOADING`; `BEHIND` them, because something is
-            wrong with it, until that is cleared or it is compared; `STALE`, until its readers have adapted themselves
-            to its new columns; `MISSING`. None if nothing is captured.
-        reason: why it is not followed.
-        numeric: the ranges declared for columns of `numeric`: of the table, or of all tables if nothing is captured.
+        hindrance: why triggers capture it although `cdc` allows the WAL.
+        state: of the table: `FOLLOWED` if it is brought forward with the others of its database; `LOADING`; `BEHIND`
+            them, until its problem is solved or it is compared with its mirror; `STALE`, until its dependents have
+            adapted to its new columns; `MISSING`. None if nothing is captured.
+        reason: why it is not `FOLLOWED`.
+        numeric: the ranges declared for `numeric` columns: of the table, or of all tables if nothing is captured.
     """
 
     name: str
@@ -181,8 +181,8 @@ class SlotHealth:
 
     Args:
         retained_wal_bytes: how much WAL the server keeps for it.
-        wal_status: `reserved`, `extended`, `unreserved`, `lost`; `missing` if there should be a slot and is none;
-            `unreachable` if its database cannot be asked.
+        wal_status: `reserved`, `extended`, `unreserved`, `lost`; `missing` if there should be a slot but is none;
+            `unreachable` if its database cannot be reached.
         safe_wal_bytes: how much more can be written before the slot is lost; None if there is no limit.
     """
 
@@ -232,7 +232,7 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPlan:
-    """One line of an explanation: an operator, how it is maintained, and when that gives way to a recomputation."""
+    """One line of an explanation: an operator, how it is maintained, and when it is recomputed instead."""
 
     depth: int
     operator: str
@@ -245,13 +245,13 @@ class OperatorPlan:
 
     @property
     def is_always_differential(self) -> bool:
-        """Whether its change is never had by recomputing the whole of it."""
+        """Whether its change is never computed by recomputing all of it."""
         return self.falls_back.startswith("never")
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How a query is maintained. `steps` are the named queries of a refresh, exactly as Spark gets them."""
+    """How a query is maintained. `steps` are the named queries of a refresh, exactly as Spark runs them."""
 
     name: str | None
     refresh_mode: RefreshMode

@@ -1,4 +1,4 @@
-"""Typed settings: defaults, a `millstream.toml`, and nothing that is silently ignored."""
+"""Typed settings: defaults and a `millstream.toml`, in which an unknown name is an error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Settings:
     max_recursion_rows: int = field(default=10_000_000, metadata={"range": (1, 10_000_000_000)})
     """Rows found after which a WITH RECURSIVE that has not ended fails the refresh."""
     verify_relative_tolerance: float = field(default=1e-9, metadata={"range": (0.0, 1.0)})
-    """How far two doubles may differ, relative to the larger, and still be equal to `verify`."""
+    """How far two doubles may differ, relative to the larger, and still count as equal in `verify`."""
     verify_timeout_seconds: int = field(default=3_600, metadata={"range": (0, 1_000_000)})
     """How long PostgreSQL may take to answer a query for `verify`; 0 means no limit."""
 
@@ -68,7 +68,7 @@ class Settings:
     """Whether users' triggers on served tables fire, unless a table has its own option: `auto` fires them, `off` does
     not, `on` is an old name of `auto`."""
 
-    # How Delta tables are reached
+    # How Delta tables are accessed
     direct_way: DirectWay = "auto"
     """`never` sends every read and commit through Spark, e.g. where two writers share an S3 bucket."""
     direct_max_rows: int = field(default=50_000, metadata={"range": (0, 10_000_000)})
@@ -76,8 +76,8 @@ class Settings:
 
     # Where things are
     catalog_url: str | None = None
-    """A SQLAlchemy URL of a shared catalog, or `env:NAME`, a variable that holds it; by default a SQLite file in the
-    lake."""
+    """A SQLAlchemy URL of a shared catalog, or `env:NAME`, an environment variable that holds it; by default a SQLite
+    file in the lake."""
     spark_master: str | None = None
     """A cluster's master; by default Spark runs inside this process."""
     spark_remote: str | None = None
@@ -152,12 +152,12 @@ def _refuse_unknown(values: Mapping[str, Any], known: set[str], what: str) -> No
         raise MillstreamError(
             Code.SETTING_INVALID,
             f"unknown {what}: {', '.join(unknown)}",
-            hint="known are " + ", ".join(sorted(known)),
+            hint="known names: " + ", ".join(sorted(known)),
         )
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """TOML reads `spark.executor.memory` as nested tables; Spark wants the dotted key back."""
+    """TOML reads `spark.executor.memory` as nested tables; Spark needs the dotted key."""
     items: list[tuple[str, Any]] = []
     for key, value in table.items():
         if isinstance(value, Mapping):

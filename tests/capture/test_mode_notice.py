@@ -73,7 +73,7 @@ def test_it_stays_on_triggers_from_the_start(kit: Kit, writer: Writer) -> None:
     kit.catalog.put_database(replace(kit.database, cdc="trigger"))
     ticks(kit, writer)
     assert reported(kit) == []
-    assert hindrances(kit) == {None}, "triggers are wanted"
+    assert hindrances(kit) == {None}, "triggers were requested"
 
 
 def test_a_slot_that_takes_too_long(kit: Kit, writer: Writer, shop: WalShop, monkeypatch: pytest.MonkeyPatch) -> None:

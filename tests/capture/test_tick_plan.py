@@ -1,4 +1,4 @@
-"""What a tick decides, without a database: every verdict about a table, and what a database as a whole needs."""
+"""What a tick decides, without a database: every decision about a table, and what a database as a whole needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from millstream.capture.drift import Action, NamedSighting, Sighting, Verdict, after_tick, judge, needs_closer_look
+from millstream.capture.drift import Action, Decision, NamedSighting, Sighting, after_tick, decide, needs_closer_look
 from millstream.capture.quarantine import quarantined
 from millstream.capture.tick_plan import (
     DatabaseStep,
@@ -57,7 +57,7 @@ CAPTURE = Capture(
     version=3,
     state=CaptureState(buffer=BUFFER),
 )
-LOOK = TableFingerprint(7, "public", "t", "shape", "files", ("id",), ("id",))
+FINGERPRINT = TableFingerprint(7, "public", "t", "shape", "files", ("id",), ("id",))
 ERROR = MillstreamError(Code.LOCK_TIMEOUT, "busy")
 
 
@@ -75,28 +75,30 @@ def stated(**changes: object) -> Capture:
 
 
 def seen(
-    look: TableFingerprint | None = LOOK, triggers: str | None = "triggers", named: NamedSighting | None = None
+    fingerprint: TableFingerprint | None = FINGERPRINT,
+    triggers: str | None = "triggers",
+    named: NamedSighting | None = None,
 ) -> Sighting:
-    return Sighting(look, triggers, named)
+    return Sighting(fingerprint, triggers, named)
 
 
 def named(now: Relation, shape: str = "shape", triggers: str | None = "triggers") -> Sighting:
     """Somebody has altered the table: the poll looks at what has its name."""
-    look = replace(LOOK, oid=now.oid, shape=shape)
-    first = replace(LOOK, shape=shape) if now.oid == CAPTURE.oid else None
-    return Sighting(first, triggers, NamedSighting(now, look, triggers))
+    fingerprint = replace(FINGERPRINT, oid=now.oid, shape=shape)
+    first = replace(FINGERPRINT, shape=shape) if now.oid == CAPTURE.oid else None
+    return Sighting(first, triggers, NamedSighting(now, fingerprint, triggers))
 
 
 ID = column(1, "id", "integer")
-VERDICTS: dict[str, tuple[Capture, Sighting, Action]] = {
+DECISIONS: dict[str, tuple[Capture, Sighting, Action]] = {
     "nothing has happened": (CAPTURE, seen(), Action.FOLLOW),
     "its triggers were changed": (CAPTURE, seen(triggers="others"), Action.REINSTALL),
     "its triggers are gone": (CAPTURE, seen(triggers=None), Action.REINSTALL),
     "the WAL gives its changes": (stated(buffer=None), seen(triggers=None), Action.FOLLOW),
     "it is to be compared": (stated(resync="why"), seen(), Action.RESYNC),
-    "it was rewritten": (CAPTURE, seen(replace(LOOK, storage="others")), Action.RESYNC),
+    "it was rewritten": (CAPTURE, seen(replace(FINGERPRINT, storage="others")), Action.RESYNC),
     "it was dropped": (CAPTURE, seen(None, None, NamedSighting()), Action.DROP),
-    "it was renamed": (CAPTURE, seen(replace(LOOK, name="u"), named=NamedSighting()), Action.DROP),
+    "it was renamed": (CAPTURE, seen(replace(FINGERPRINT, name="u"), named=NamedSighting()), Action.DROP),
     "it is still missing": (stated(missing="gone"), seen(None, None, NamedSighting()), Action.DROP),
     "it is back": (stated(missing="gone", buffer=None), named(relation(oid=8), triggers=None), Action.REINSTALL),
     "another one has its name": (CAPTURE, named(relation(oid=8), triggers=None), Action.REINSTALL),
@@ -124,30 +126,30 @@ VERDICTS: dict[str, tuple[Capture, Sighting, Action]] = {
 }
 
 
-@pytest.mark.parametrize("case", VERDICTS)
-def test_each_verdict(case: str) -> None:
-    capture, sighting, action = VERDICTS[case]
-    verdict = judge(capture, sighting, {})
-    assert verdict.action is action
-    assert bool(verdict.reason) == (action is not Action.FOLLOW)
+@pytest.mark.parametrize("case", DECISIONS)
+def test_each_decision(case: str) -> None:
+    capture, sighting, action = DECISIONS[case]
+    decision = decide(capture, sighting, {})
+    assert decision.action is action
+    assert bool(decision.reason) == (action is not Action.FOLLOW)
 
 
-@pytest.mark.parametrize("case", VERDICTS)
+@pytest.mark.parametrize("case", DECISIONS)
 def test_the_poll_looks_more_closely_where_fingerprints_do_not_decide(case: str) -> None:
-    capture, sighting, _ = VERDICTS[case]
-    assert needs_closer_look(capture, sighting.look, {}) is (sighting.named is not None)
+    capture, sighting, _ = DECISIONS[case]
+    assert needs_closer_look(capture, sighting.fingerprint, {}) is (sighting.named is not None)
 
 
-def test_each_action_but_quarantine_is_a_verdict() -> None:
-    assert {action for _, _, action in VERDICTS.values()} == set(Action) - {Action.QUARANTINE}
+def test_each_action_but_quarantine_is_decided() -> None:
+    assert {action for _, _, action in DECISIONS.values()} == set(Action) - {Action.QUARANTINE}
 
 
 def test_a_range_that_was_declared_since_is_other_values() -> None:
     priced = replace(CAPTURE, columns=(("id", "integer", "int"), ("v", "numeric", "decimal(38,18)")))
     now, declared = named(relation(ID, column(2, "v", "numeric", 1700))), {"v": "decimal(30,4)"}
-    assert not needs_closer_look(priced, LOOK, {})
-    assert needs_closer_look(priced, LOOK, declared)
-    assert judge(priced, now, declared).action is Action.REBIND
+    assert not needs_closer_look(priced, FINGERPRINT, {})
+    assert needs_closer_look(priced, FINGERPRINT, declared)
+    assert decide(priced, now, declared).action is Action.REBIND
 
 
 def plan(
@@ -161,39 +163,39 @@ def plan(
 
 
 class TestPlan:
-    @pytest.mark.parametrize("case", [c for c, (_, _, a) in VERDICTS.items() if a is Action.FOLLOW])
+    @pytest.mark.parametrize("case", [c for c, (_, _, a) in DECISIONS.items() if a is Action.FOLLOW])
     def test_follow(self, case: str) -> None:
-        capture, sighting, _ = VERDICTS[case]
+        capture, sighting, _ = DECISIONS[case]
         found = plan(capture, sighting)
         assert found.is_executable
         assert found.follow == (() if capture.is_whole else ("c",))
         assert (found.resync, found.reinstall, found.drop, found.quarantine) == ({}, {}, set(), {})
 
-    @pytest.mark.parametrize("case", [c for c, (_, _, a) in VERDICTS.items() if a is Action.RESYNC])
+    @pytest.mark.parametrize("case", [c for c, (_, _, a) in DECISIONS.items() if a is Action.RESYNC])
     def test_resync_needs_the_table_locked(self, case: str) -> None:
-        capture, sighting, _ = VERDICTS[case]
+        capture, sighting, _ = DECISIONS[case]
         first = plan(capture, sighting)
         assert (first.is_executable, first.unlocked, first.follow) == (False, {"c"}, ())
         then = plan(capture, sighting, first.reasons, locked=["c"])
         assert (then.is_executable, then.resync, then.follow) == (True, first.reasons, ())
 
-    @pytest.mark.parametrize("case", [c for c, (_, _, a) in VERDICTS.items() if a is Action.REINSTALL])
+    @pytest.mark.parametrize("case", [c for c, (_, _, a) in DECISIONS.items() if a is Action.REINSTALL])
     def test_reinstall_comes_before_anything_is_read(self, case: str) -> None:
-        capture, sighting, _ = VERDICTS[case]
+        capture, sighting, _ = DECISIONS[case]
         found = plan(capture, sighting, locked=["c"])
         assert not found.is_executable
         assert (list(found.reinstall), list(found.reasons)) == (["c"], ["c"])
 
-    @pytest.mark.parametrize("case", [c for c, (_, _, a) in VERDICTS.items() if a in (Action.REBIND, Action.DROP)])
+    @pytest.mark.parametrize("case", [c for c, (_, _, a) in DECISIONS.items() if a in (Action.REBIND, Action.DROP)])
     def test_drop_needs_no_lock(self, case: str) -> None:
-        capture, sighting, _ = VERDICTS[case]
+        capture, sighting, _ = DECISIONS[case]
         for reasons in ({}, {"c": "it was to be compared"}):
             found = plan(capture, sighting, reasons)
             assert (found.is_executable, found.drop, found.resync, found.follow) == (True, {"c"}, {}, ())
 
-    @pytest.mark.parametrize("case", VERDICTS)
+    @pytest.mark.parametrize("case", DECISIONS)
     def test_quarantined_tables_are_not_tried(self, case: str) -> None:
-        capture, sighting, action = VERDICTS[case]
+        capture, sighting, action = DECISIONS[case]
         found = plan(capture, sighting, quarantine={"c": ERROR})
         assert found.is_executable
         assert (found.follow, found.resync, found.reinstall) == ((), {}, {})
@@ -206,7 +208,7 @@ class TestPlan:
         assert (found.follow, found.resync) == ((), {"c": "more columns"})
 
     def test_what_nothing_captures_is_compared_when_it_is_read(self) -> None:
-        whole, rewritten = stated(is_whole=True, buffer=None), seen(replace(LOOK, storage="others"), None)
+        whole, rewritten = stated(is_whole=True, buffer=None), seen(replace(FINGERPRINT, storage="others"), None)
         assert plan(whole, rewritten).reasons == {}
         assert plan(whole, rewritten, {"c": "it is read"}, locked=["c"]).resync == {"c": "it is read"}
 
@@ -339,33 +341,37 @@ class TestIdle:
 class TestAfterTick:
     """What is recorded of a capture once a tick has ended."""
 
-    NEW = replace(LOOK, shape="other", storage="others", key=(), not_null=())
+    NEW = replace(FINGERPRINT, shape="other", storage="others", key=(), not_null=())
 
     @pytest.mark.parametrize("is_landed", [True, False])
     def test_followed(self, is_landed: bool) -> None:
         before = stated(position={"snapshot": "8:8:"}, reached_at=NOW)
-        after = after_tick(before, Verdict(Action.FOLLOW, look=self.NEW), DATABASE, is_landed=is_landed, pending=None)
+        after = after_tick(
+            before, Decision(Action.FOLLOW, fingerprint=self.NEW), DATABASE, is_landed=is_landed, pending=None
+        )
         assert (after.shape, after.filenodes, after.key) == ("other", "others", ())
         assert after.state == CaptureState(buffer=BUFFER)
 
     def test_compared(self) -> None:
         before = replace(quarantined(CAPTURE, ERROR, NOW, timedelta(0)))
-        after = after_tick(before, Verdict(Action.RESYNC, "why", LOOK), DATABASE, is_landed=True, pending=None)
+        after = after_tick(before, Decision(Action.RESYNC, "why", FINGERPRINT), DATABASE, is_landed=True, pending=None)
         assert after.state == CaptureState(buffer=BUFFER, not_null=("id",))
 
     def test_to_be_compared_later(self) -> None:
-        after = after_tick(CAPTURE, Verdict(Action.FOLLOW, look=LOOK), DATABASE, is_landed=False, pending="a piece")
+        after = after_tick(
+            CAPTURE, Decision(Action.FOLLOW, fingerprint=FINGERPRINT), DATABASE, is_landed=False, pending="a piece"
+        )
         assert after == stated(resync="a piece", position=HERE, reached_at=NOW)
 
     @pytest.mark.parametrize("was", [None, {"snapshot": "8:8:"}])
     def test_quarantined_where_it_is(self, was: dict[str, str] | None) -> None:
-        after = after_tick(stated(position=was), Verdict(Action.QUARANTINE), DATABASE, is_landed=False, pending=None)
+        after = after_tick(stated(position=was), Decision(Action.QUARANTINE), DATABASE, is_landed=False, pending=None)
         assert after.state.position == (was or HERE)
         assert (after.shape, after.filenodes) == ("shape", "files")
 
     @pytest.mark.parametrize(("action", "field"), [(Action.REBIND, "stale"), (Action.DROP, "missing")])
     def test_no_longer_brought_forward(self, action: Action, field: str) -> None:
         before = quarantined(CAPTURE, ERROR, NOW, timedelta(0))
-        after = after_tick(before, Verdict(action, "why"), DATABASE, is_landed=False, pending=None)
+        after = after_tick(before, Decision(action, "why"), DATABASE, is_landed=False, pending=None)
         assert (getattr(after.state, field), after.state.buffer, after.state.quarantine) == ("why", None, None)
         assert not after.is_kept

@@ -454,11 +454,11 @@ def test_what_could_not_be_ended_is_ended_later(kit: Kit, writer: Writer, monkey
     known = kit.database
     kit.catalog.put_database(replace(known, address="postgresql://nobody@localhost:1/none?connect_timeout=1"))
     for name in ("ra", "rb"):
-        with pytest.warns(NoticeWarning, match="will be later"):
+        with pytest.warns(NoticeWarning, match="a later tick retries"):
             kit.forget(name)
         assert kit.catalog.captures("shop")
     kit.captures.end_forgotten()
-    assert "will be later" in kit.said[-1]
+    assert "a later tick retries" in kit.said[-1]
     kit.catalog.put_database(known)
     kit.captures.end_forgotten()
     assert len(kept(writer)[1]) == 1, "not again at once"

@@ -29,7 +29,23 @@ CALL = re.compile(r"\b([a-z]+(?:_[a-z]+)+)\(")
 # what may stand in a statement beside keywords: names that are filled in, and what is left to the reader
 PART = re.compile(rf"{NAME}(?:\.\w+)*|[A-Z_]+|'[^']*'|<[^>]*>|…|\.\.\.|\([^)]*\)")
 # words of a message, not of the command line; a verb otherwise
-PROSE = {"made", "failed", "needs", "does", "was", "keeps", "reads", "is", "of", "may", "cannot", "has", "and", "to"}
+PROSE = {
+    "made",
+    "created",
+    "failed",
+    "needs",
+    "does",
+    "was",
+    "keeps",
+    "reads",
+    "is",
+    "of",
+    "may",
+    "cannot",
+    "has",
+    "and",
+    "to",
+}
 
 
 def texts() -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ def test_an_example_is_what_the_code_makes_of_it() -> None:
     refused = support_of("SELECT a FROM t SORT BY a")
     assert refused.how.startswith("not: `UNSUPPORTED_SQL`, SORT BY")
     assert refused.fallback.startswith("always, in AUTO and FULL; instead: omit it")
-    assert support_of("SELECT a FROM t FOR UPDATE").fallback.startswith("never: no mode takes it")
+    assert support_of("SELECT a FROM t FOR UPDATE").fallback.startswith("never: no mode accepts it")
 
 
 def test_an_example_that_is_wrong_has_no_place_in_it() -> None:

@@ -41,7 +41,7 @@ from millstream.postgres.identity import identify
 from millstream.results import RefreshMode
 from millstream.settings import Settings
 
-_REPLICA_SESSIONS = "what sessions with session_replication_role"
+_REPLICA_SESSIONS = "by sessions with session_replication_role"
 """Every capture of a table that its role does not own warns of these; pytest ignores that warning too."""
 
 

@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import Row
 
 import millstream
+from kits.plain_changes import change_plainly
 from millstream import Action, Code, MillstreamError, RefreshResult
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ class Lake:
     """Whoever opened it compares all stream tables at the end: first loads need not be compared by themselves."""
 
     def sql(self, *statements: str) -> None:
-        """Run statements in order."""
+        """Run statements in order; plain changes of source tables are made by delta-rs."""
         for statement in statements:
-            self.ms.sql(statement)
+            if not change_plainly(self.ms, statement):
+                self.ms.sql(statement)
 
     def table(self, name: str, columns: str, *rows: str, more: str = "") -> None:
         """Make a table that records its changes, and fill it."""

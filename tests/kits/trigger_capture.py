@@ -16,7 +16,7 @@ from millstream.postgres.address import Address
 from millstream.postgres.connection import Connection
 from millstream.sources.postgres.load.exported_snapshot import ExportedSnapshot
 from millstream.sources.postgres.server.relations import Relation, find_relation
-from millstream.sources.postgres.server.snapshot_transaction import polling
+from millstream.sources.postgres.server.snapshot_transaction import tick_transaction
 from millstream.sources.postgres.triggers.buffer_changes import changed_buffers, read_changes, trim
 from millstream.sources.postgres.triggers.buffers import install
 from millstream.sources.postgres.triggers.trigger_catalog import BufferInfo, BufferSettings
@@ -132,7 +132,7 @@ def snapshot_of(
 ) -> Iterator[tuple[Connection, str]]:
     """A transaction and its snapshot, as a tick takes them: where tables are read too, they are locked before it."""
     if not relations:
-        with polling(connection) as state:
+        with tick_transaction(connection) as state:
             yield connection, state.snapshot
         return
     with ExportedSnapshot(address, relations) as snapshot:
@@ -142,7 +142,7 @@ def snapshot_of(
 @contextmanager
 def polled(connection: Connection) -> Iterator[str]:
     """The snapshot of a transaction that reads changes."""
-    with polling(connection) as state:
+    with tick_transaction(connection) as state:
         yield state.snapshot
 
 

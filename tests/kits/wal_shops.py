@@ -106,10 +106,10 @@ class WalCapture:
 
     def tables(self, connection: Connection) -> tuple[WalTable, ...]:
         now = read_relations(connection, [r.oid for r, _ in self.captured.values()])
-        tables, obstacles = wal_tables(
+        tables, hindrances = wal_tables(
             connection, [(name, now[r.oid], columns) for name, (r, columns) in self.captured.items()]
         )
-        assert not obstacles, [str(o) for o in obstacles]
+        assert not hindrances, [str(o) for o in hindrances]
         return tables
 
     def cut(self) -> tuple[WalPosition, dict[str, Counts], tuple[WalTable, ...]]:

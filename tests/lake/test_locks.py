@@ -259,7 +259,7 @@ def test_a_file_deleted_between_opening_and_locking_it_is_not_held(
 
 @pytest.mark.parametrize("key", ["", "../a", "a/b", "a b", "a\n"])
 def test_a_key_is_no_path(tmp_path: Path, key: str) -> None:
-    with pytest.raises(ValueError, match="no key"), Locks(FileLocks(tmp_path)).acquire([key]):
+    with pytest.raises(ValueError, match="invalid lock key"), Locks(FileLocks(tmp_path)).acquire([key]):
         raise AssertionError
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
-SINK = "millstream.sinks.postgres.serve:PostgresSink"
-RECORDED, COMMITTED = f"{SINK}._record", f"{SINK}._apply"
+WRITER = "millstream.sinks.postgres.table_writer:TableWriter"
+RECORDED, COMMITTED = f"{WRITER}._record", f"{WRITER}.apply"
 PAIRS = "SELECT a.v AS av, b.v AS bv FROM shop.public.a a JOIN shop.public.b b ON a.k = b.k"
 TOTALS = "SELECT bv, COUNT(*) AS n, SUM(av) AS total FROM {} GROUP BY bv"
 WRITES = (

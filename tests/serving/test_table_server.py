@@ -356,7 +356,7 @@ def test_a_database_that_is_no_more_can_be_let_go(lake: Lake, shop: Shop) -> Non
     for statement in ("DROP STREAM TABLE totals", "ALTER STREAM TABLE totals STOP SERVING"):
         with refused(Code.DATABASE_UNREACHABLE):
             lake.sql(statement)
-    with pytest.warns(ServingWarning, match="was not dropped"):
+    with pytest.warns(ServingWarning, match="were not removed"):
         lake.sql("ALTER STREAM TABLE totals STOP SERVING KEEP TABLE")
     lake.sql("DROP STREAM TABLE totals")
     assert lake.ms.status() == []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kits.lake import Lake
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:the current time is that of each refresh")]
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:the current time is the data timestamp")]
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 STRICT = "DIFFERENTIAL STRICT"

@@ -214,9 +214,9 @@ def test_what_is_refused(lake: Lake) -> None:
         "WITH RECURSIVE r AS (SELECT src, dst FROM edges WHERE src < dst UNION ALL"
         " SELECT x.src, y.dst FROM r x JOIN r y ON x.dst = y.src) SELECT * FROM r"
     )
-    with pytest.warns(FullRefreshWarning, match="beside another one"):
+    with pytest.warns(FullRefreshWarning, match="next to another one"):
         lake.stream("twice", twice, refresh_mode="AUTO")
-    with refused(Code.UNSUPPORTED_SQL, "beside another one"):
+    with refused(Code.UNSUPPORTED_SQL, "next to another one"):
         lake.ms.create_stream_table("refused", twice, refresh_mode="DIFFERENTIAL")
 
 

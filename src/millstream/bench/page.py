@@ -44,7 +44,7 @@ def write(
     draw: Draw,
     caption: str = "FULL against DIFFERENTIAL",
 ) -> None:
-    """Write `to` as page, and beside it raw data and plot under the same name."""
+    """Write the page `to`, and beside it the raw data and the plot under the same name."""
     to.parent.mkdir(parents=True, exist_ok=True)
     raw, picture = to.with_suffix(".json"), to.with_suffix(".png")
     raw.write_text(json.dumps(result, indent=1) + "\n")
@@ -68,7 +68,7 @@ def write(
 
 
 def _drawn(draw: Draw, path: Path) -> bool:
-    """Save a figure; False where matplotlib is not installed."""
+    """Save a figure; False if matplotlib is not installed."""
     try:
         import matplotlib
     except ImportError:

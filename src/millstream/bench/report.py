@@ -16,7 +16,7 @@ Samples = Sequence[Mapping[str, Any]]
 
 
 def write_report(result: Mapping[str, Any], out: Path, *, quick: bool) -> Summary:
-    """Write raw data, plot and page to `out`; a quick run's go beside a full one's, under another name."""
+    """Write raw data, plot and page to `out`; those of a quick run have another name than those of a full run."""
     summary = summarise(result)
     notes = [f"A trivial Spark job took {result['trivial_job_ms']:.0f} ms."]
     page = out / ("quick.md" if quick else "refresh.md")

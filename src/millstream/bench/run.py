@@ -169,7 +169,7 @@ class _Bench:
 
 
 def machine() -> dict[str, object]:
-    """Where it was measured."""
+    """The machine that the benchmark ran on."""
     import os
 
     return {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()}

@@ -1,4 +1,4 @@
-"""Captured tables of attached databases: begun, brought forward, and ended."""
+"""Begins, brings forward and ends the capture of tables of attached databases."""
 
 from millstream.capture.captures import Captures
 

@@ -1,4 +1,4 @@
-"""Begins to capture a table: loads it into a mirror, or gives the mirror it has more columns."""
+"""Begins to capture a table: loads it into a new mirror, or adds columns to its existing mirror."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _TRIES = 5
 
 @dataclass(frozen=True)
 class Beginning:
-    """The begin of captures; the caller holds the lock under which captures begin.
+    """Begins captures; the caller holds the lock under which captures begin.
 
     Args:
         mirrors: the directory of the mirrors.
-        tick: brings a database forward, under its lock, and gives captures further columns.
+        tick: brings a database forward, under its lock, and adds the given columns to captures.
     """
 
     access: DatabaseAccess
@@ -65,7 +65,7 @@ class Beginning:
     tick: Callable[[str, Mapping[str, Sequence[MirrorColumn]]], Ticked]
 
     def begin(self, name: TableName, used: Sequence[str]) -> str | None:
-        """Capture some columns of a table; gives what its user should know of the capture.
+        """Capture some columns of a table; returns a warning about changes that the capture does not see, or None.
 
         Raises:
             MillstreamError: UNKNOWN_TABLE, UNSUPPORTED_TYPE, PRIVILEGE_MISSING, LOCK_TIMEOUT, ...
@@ -91,7 +91,7 @@ class Beginning:
                 except MillstreamError as error:
                     if error.code is not Code.SOURCE_CHANGED:
                         raise
-                    continue  # its name means another one now
+                    continue  # its name now belongs to another table
                 if capture is None:
                     continue
                 if capture.state.buffer is None or capture.state.buffer.is_always:
@@ -100,19 +100,19 @@ class Beginning:
         raise MillstreamError(
             Code.LOCK_TIMEOUT,
             f"{name} kept changing through concurrent DDL; gave up after {_TRIES} attempts",
-            hint="try again when that has ended",
+            hint="try again when the DDL has finished",
         )
 
     @contextmanager
     def _kept_if_not_loaded(self, database: str, name: str) -> Iterator[None]:
-        """Around a load: if it fails, the stream tables that read the table already go on with the mirror they have."""
+        """If a load inside the block fails, restore the old record: existing dependents keep the mirror they have."""
         before = self.access.capture_named(database, name)
         try:
             yield
         except BaseException:
             now = self.access.capture_named(database, name)
             if before is not None and before.version is not None and now is not None and now.version is None:
-                state = replace(before.state, resync="it could not be loaded again")
+                state = replace(before.state, resync="loading it again failed")
                 self._record(replace(before, state=state), is_another=True)
             raise
 
@@ -124,10 +124,11 @@ class Beginning:
         columns: Sequence[MirrorColumn],
         old: Capture | None,
     ) -> Capture | None:
-        """Begin to capture a table, and load it into a new mirror; None if it was altered meanwhile.
+        """Begin to capture a table and load it into a new mirror; None if it was altered meanwhile.
 
         Args:
-            old: what is recorded of it and cannot be brought forward any more; its mirror stays until there is another.
+            old: its recorded capture, which can no longer be brought forward; the old mirror stays until the new one
+                is loaded.
         """
         directory = new_id()
         capture = Capture(
@@ -143,7 +144,7 @@ class Beginning:
             path=str(self.mirrors / directory),
             state=CaptureState(is_whole=not relation.kind.is_captured),
         )
-        # First, so that after a crash the next process finds what to remove.
+        # Recorded first, so that after a crash the next process knows what to remove.
         self._record(capture, is_another=old is not None and old.oid != capture.oid)
         if not capture.is_whole:
             capture = self._install(connection, capture, relation)
@@ -153,22 +154,25 @@ class Beginning:
         with source_snapshot(address, connection, {capture.id: relation}, trusted) as snapshot:
             if not is_unchanged(snapshot.connection, relation, columns, _ranges(database, relation)):
                 return None
-            look = read_fingerprints(snapshot.connection, {relation.oid: [c.name for c in columns]})[relation.oid]
+            names = [c.name for c in columns]
+            fingerprint = read_fingerprints(snapshot.connection, {relation.oid: names})[relation.oid]
             capture = replace(
                 capture,
-                shape=look.shape,
-                filenodes=look.storage,
-                key=key_of(capture, look),
-                state=replace(capture.state, not_null=tuple(look.not_null), position={"snapshot": snapshot.position}),
+                shape=fingerprint.shape,
+                filenodes=fingerprint.storage,
+                key=key_of(capture, fingerprint),
+                state=replace(
+                    capture.state, not_null=tuple(fingerprint.not_null), position={"snapshot": snapshot.position}
+                ),
             )
-            flush_wal(connection)  # in either mode: the snapshot becomes a position
+            flush_wal(connection)  # in both modes: the snapshot becomes a recorded position
             loaded = replace(capture, version=self._copy(snapshot, capture))
         self._record(loaded, position=snapshot.position, begun=begun)
         self._show(loaded)
         return loaded
 
     def _show(self, capture: Capture) -> None:
-        """Let the lake's name for a table mean this mirror, and remove others."""
+        """Register this mirror under the table's name in the lake, and delete mirrors without a record."""
         catalog = self.access.catalog
         known = catalog.lake_object(ObjectKind.TABLE, TableName.parse(capture.name))
         if known is None or known.location != capture.path or known.details.stale is not None:
@@ -176,7 +180,7 @@ class Beginning:
             sweep(catalog, self.mirrors)
 
     def _install(self, connection: Connection, capture: Capture, relation: Relation) -> Capture:
-        """Record a table's changes, by triggers or in the WAL, as its database is captured."""
+        """Start recording a table's changes in the capture mode of its database."""
         access, catalog = self.access, self.access.catalog
         database = access.get(capture.database)
         if database.mode is not CaptureMode.WAL:
@@ -203,7 +207,7 @@ class Beginning:
         relation: Relation,
         more: Sequence[MirrorColumn],
     ) -> None:
-        """Give a mirror that others read more columns: its rows are written again, which those do not see."""
+        """Add columns to a mirror. Its rows are written again; its dependents see no change."""
         access, catalog = self.access, self.access.catalog
         columns = (*capture.columns, *((c.name, c.pg_type, c.spark_type) for c in more))
         self.progress(f"capturing {', '.join(c.name for c in more)} of {capture.name} too")
@@ -217,7 +221,7 @@ class Beginning:
         left = next(c for c in catalog.captures(database.name) if c.id == capture.id)
         if not left.is_kept or len(left.columns) < len(columns):
             raise MillstreamError(
-                Code.SOURCE_CHANGED, f"{capture.name} was altered while it was read", hint="try again"
+                Code.SOURCE_CHANGED, f"{capture.name} was altered while it was being read", hint="try again"
             )
 
     def _record(
@@ -232,8 +236,8 @@ class Beginning:
 
         Args:
             position: the snapshot it was loaded at.
-            begun: where its database was when its changes began to be recorded.
-            is_another: it was of another table until now, whose triggers the next tick removes.
+            begun: the position of its database when recording of its changes began.
+            is_another: the record described another table until now, whose triggers the next tick removes.
         """
         with self.access.ticking(capture.database):
             database = self.access.get(capture.database)
@@ -247,15 +251,15 @@ class Beginning:
 
 
 def _placed(capture: Capture, now: Position, begun: Position) -> Capture:
-    """A loaded table whose changes come from the WAL: where they begin, if the slot still has all of them.
+    """A loaded capture with the WAL position its changes start at, if the slot still has all of them.
 
-    Other ticks have gone on during the load, and the slot with them.
+    Ticks continue during a load and advance the slot; in that case the table is compared with its mirror.
     """
     state = capture.state
     if now.get("lsn") == begun.get("lsn"):
         state = replace(state, position={**(state.position or {}), "lsn": now["lsn"]})
     else:
-        state = replace(state, resync="others were read from the WAL while it was loaded")
+        state = replace(state, resync="the slot advanced past its changes while it was being loaded")
     return replace(capture, state=state)
 
 

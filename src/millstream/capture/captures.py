@@ -1,4 +1,4 @@
-"""The captured tables of attached databases: begun with their first reader, brought forward, ended with the last."""
+"""The captured tables of attached databases: begun with the first dependent, ended with the last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.capture.database_access import DatabaseAccess, databases_of
 from millstream.capture.dependents import Dependents
 from millstream.capture.ending import Ending
 from millstream.capture.installation import guard_captured_tables
-from millstream.capture.mode_notice import move_between
+from millstream.capture.mode_notice import mode_change_between
 from millstream.capture.mode_switch import Switch
 from millstream.capture.orphans import databases_to_end, is_to_be_ended
 from millstream.capture.refused_writes import warnings_between
@@ -37,7 +37,7 @@ from millstream.settings import Settings
 from millstream.sources.postgres.values.types import MirrorColumn
 
 _ENDING_SECONDS = 60.0
-"""How long it takes until what could not be ended is tried again."""
+"""How long to wait before another attempt to end captures."""
 _SHORT_PATIENCE_SECONDS = 1.0
 
 
@@ -86,16 +86,16 @@ class Captures:
         named_views: Collection[str] = (),
         at_snapshot: Callable[[SourceSnapshot], None] | None = None,
     ) -> dict[str, int]:
-        """Bring the databases of some tables or views to now; gives the versions of their mirrors, by name.
+        """Bring the databases of some tables or views up to date; returns the versions of their mirrors, by name.
 
-        All tables of the databases are brought forward that can be; one that cannot is not among the versions.
+        This brings forward every table of the databases; quarantined tables are not among the versions.
 
         Args:
-            named_views: those of the views that queries name themselves; the others are named by views.
+            named_views: the views that queries name directly; the others are read through views.
             at_snapshot: called with the snapshot the mirrors were brought to, while it can be exported.
 
         Raises:
-            MillstreamError: DATABASE_UNREACHABLE, ...; or why one of those tables cannot be brought forward:
+            MillstreamError: DATABASE_UNREACHABLE, ...; or why one of the tables cannot be brought forward:
                 VALUE_UNSUPPORTED, PRIVILEGE_MISSING, CAPTURE_LOST, LOCK_TIMEOUT, ...; PRIVILEGE_MISSING for a view
                 through which PostgreSQL would not show the tables that its text reads.
         """
@@ -135,7 +135,7 @@ class Captures:
                 switch=self._switches.setdefault(name, Switch()),
                 began=time.monotonic(),
             )
-            current = self._access.get(name) if next(tries) else database  # a first try may have moved it
+            current = self._access.get(name) if next(tries) else database  # a first attempt may have changed it
             return run_tick(context, request, current, at_snapshot)
 
         try:
@@ -148,10 +148,10 @@ class Captures:
         return ticked
 
     def _report(self, before: AttachedDatabase, after: AttachedDatabase) -> None:
-        if (move := move_between(before, after)) is not None:
-            self._progress(move.sentence)
-            if move.is_setback:
-                self._alert(move.sentence)
+        if (change := mode_change_between(before, after)) is not None:
+            self._progress(change.sentence)
+            if change.is_setback:
+                self._alert(change.sentence)
         for sentence in warnings_between(before, after):
             self._alert(sentence)
 
@@ -162,12 +162,12 @@ class Captures:
 
     @contextmanager
     def beginning(self, used: Mapping[str, Sequence[str]]) -> Iterator[None]:
-        """Capture the columns that a query uses; the query's stream table is to be recorded inside the block.
+        """Capture the columns that a query uses; the caller records the query's stream table inside the block.
 
-        What was begun is ended again if the block fails. The user is warned of changes that the captures do not see.
+        If the block fails, captures that began are ended. The user is warned about changes that capture does not see.
 
         Args:
-            used: columns by the tables' full names; tables that are in no attached database are left out.
+            used: columns by the tables' full names; tables that are in no attached database are ignored.
 
         Raises:
             MillstreamError: UNKNOWN_TABLE, UNSUPPORTED_TYPE, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, LOCK_TIMEOUT, ...
@@ -201,7 +201,7 @@ class Captures:
 
     @contextmanager
     def _defining(self, databases: Collection[str]) -> Iterator[None]:
-        """This thread holds the locks to begin and end captures: its ticks end nothing meanwhile."""
+        """Mark that this thread holds the locks to begin and end captures, so that its own ticks end none."""
         self._here.defining = frozenset(databases)
         try:
             yield
@@ -213,7 +213,7 @@ class Captures:
     def end_unread(self, names: Collection[str]) -> None:
         """End the captures that no stream table reads any more, in the databases of some tables or views.
 
-        If a database cannot be reached or is busy, the user is warned, and a later tick ends them.
+        If a database is unreachable or busy, this warns the user, and a later tick ends them.
         """
         databases = databases_of(names)
         try:
@@ -223,16 +223,16 @@ class Captures:
         except MillstreamError as error:
             if error.code not in (Code.DATABASE_UNREACHABLE, Code.LOCK_TIMEOUT):
                 raise
-            later = f"capture could not be ended in {', '.join(databases)} and will be later: {error.message}"
+            later = f"capture could not be ended in {', '.join(databases)}; a later tick retries: {error.message}"
             warn(later, NoticeWarning)
 
     def end_forgotten(self) -> None:
-        """End what is left after a crash, or from a time when a database could not be reached, as far as possible."""
+        """End captures that outlived a crash or an unreachable database, as far as possible."""
         for database in databases_to_end(self._catalog):
             self._end_forgotten(database)
 
     def _end_forgotten(self, database: str) -> None:
-        """Not while this thread is defining a reader; and if it fails now, not again for a while."""
+        """End them in one database, unless this thread is defining a stream table or an attempt failed recently."""
         is_defining = database in getattr(self._here, "defining", ())
         if is_defining or time.monotonic() < self._next_ending.get(database, 0.0):
             return
@@ -243,4 +243,4 @@ class Captures:
                 self._ending.end_unread(database, _SHORT_PATIENCE_SECONDS)
         except MillstreamError as error:
             self._next_ending[database] = time.monotonic() + _ENDING_SECONDS
-            self._progress(f"capture could not be ended in {database} and will be later: {error.message}")
+            self._progress(f"capture could not be ended in {database}; a later tick retries: {error.message}")

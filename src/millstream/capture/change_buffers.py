@@ -1,4 +1,4 @@
-"""The buffers that triggers collect changes in: between the catalog's records and what PostgreSQL modules take."""
+"""Converts buffers between the catalog's records and the arguments of the PostgreSQL modules."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from millstream.sources.postgres.triggers.trigger_catalog import BufferInfo, Buf
 
 
 def buffer_settings(database: AttachedDatabase, catalog: Catalog) -> BufferSettings:
-    """How the buffers of a database are kept."""
+    """The settings of a database's buffers."""
     return BufferSettings(schema=database.state.buffer_schema, lake=catalog.lake_id())
 
 
 def buffer_of(capture: Capture) -> BufferInfo:
     """The buffer of a capture that has one."""
     kept = capture.state.buffer
-    assert kept is not None, "triggers capture it"
+    assert kept is not None, "triggers capture the table"
     return BufferInfo(
         schema=kept.schema,
         oid=capture.oid,
@@ -31,7 +31,7 @@ def buffer_of(capture: Capture) -> BufferInfo:
 
 
 def with_buffer(capture: Capture, buffer: BufferInfo) -> Capture:
-    """The capture with the buffer it has now."""
+    """The capture with its current buffer."""
     kept = BufferState(
         schema=buffer.schema,
         columns=buffer.columns,
@@ -49,12 +49,12 @@ def without_buffer(capture: Capture) -> Capture:
 
 
 def columns_made_for(capture: Capture) -> str:
-    """The fingerprint of the columns that its buffer was made for."""
+    """The fingerprint of the columns that the capture's buffer was made for."""
     assert capture.state.buffer is not None
     return capture.state.buffer.made_for or capture.shape
 
 
 def with_buffer_for(capture: Capture, shape: str) -> Capture:
-    """The capture, whose buffer was just made for columns that the mirror has yet to be compared with."""
+    """The capture, its buffer recorded as made for columns that the mirror has not been compared with yet."""
     assert capture.state.buffer is not None
     return replace(capture, state=replace(capture.state, buffer=replace(capture.state.buffer, made_for=shape)))

@@ -1,4 +1,4 @@
-"""The two readers of changes: from the buffers of triggers, and from the WAL. Both end at a snapshot of the source."""
+"""Reads changes up to a snapshot of the source, from the buffers of triggers or from the WAL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from millstream.sources.postgres.wal.wal_position import WalPosition
 
 
 class RereadError(Exception):
-    """The changes of some tables do not show what became of them: why, by the ids of their captures."""
+    """The recorded changes of some tables are not enough; `reasons` says why, by the ids of their captures."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         super().__init__("; ".join(reasons.values()))
@@ -38,17 +38,18 @@ class Reading:
     """What was read.
 
     Args:
-        windows: of the captures that have changes.
-        position: where the mirrors are once these are landed.
-        is_complete: whether that is the snapshot, or only a piece of the way to it.
-        hindrance: why changes should be captured by triggers again.
-        ahead: captures that are past that position, and were not read.
-        unpublished: captures whose changes the slot lacks, or has as those of others, until they are published again.
-        unfit: captures whose changes the WAL cannot give.
+        changes: the changes of each capture that has any, by its id.
+        position: the position of the mirrors once these changes are landed.
+        is_complete: whether that position is the snapshot, or only part of the way to it.
+        hindrance: why triggers should capture the database again.
+        ahead: captures that are past that position and were not read.
+        unpublished: captures whose changes the slot lacks, or records under another table, until they are published
+            again.
+        unfit: captures whose changes the WAL cannot provide.
         mark: the mark that was written into the database, if one was.
     """
 
-    windows: Mapping[str, TableChanges | KeyedTableChanges]
+    changes: Mapping[str, TableChanges | KeyedTableChanges]
     position: Position
     is_complete: bool = True
     hindrance: str | None = None
@@ -59,23 +60,24 @@ class Reading:
 
 
 def _start(database: AttachedDatabase, capture: Capture) -> Position:
-    """Where the window of a capture begins."""
+    """The position after which the changes of a capture are read."""
     position = database.mirror_position(capture)
     assert position is not None, "a loaded mirror has a position"
     return position
 
 
 def read_buffers(snapshot: SourceSnapshot, database: AttachedDatabase, captures: Sequence[Capture]) -> Reading:
-    """The windows that end at the snapshot, from the buffers of triggers.
+    """Read the changes up to the snapshot from the buffers of triggers.
 
     Raises:
-        RereadError: a part of a table was truncated; a value came that no mirror can hold, and may be gone again; the
-            buffer was trimmed past the mirror, as happens when a lake is restored from a copy; too much has changed.
+        RereadError: part of a table was truncated; a change has a value that no mirror can hold, which may be gone
+            by now; the buffer was trimmed past the mirror, as happens when a lake is restored from a copy; there are
+            too many changes.
     """
     by_start: dict[str, list[Capture]] = {}
     for capture in captures:
         by_start.setdefault(str(_start(database, capture)["snapshot"]), []).append(capture)
-    windows, unclear = dict[str, TableChanges](), dict[str, str]()
+    changes, unclear = dict[str, TableChanges](), dict[str, str]()
     for old, group in by_start.items():
         buffers = [buffer_of(c) for c in group]
         changed, trimmed = changed_buffers(snapshot.connection, buffers, old, snapshot.position), set[int]()
@@ -90,15 +92,15 @@ def read_buffers(snapshot: SourceSnapshot, database: AttachedDatabase, captures:
             elif capture.oid in changed:
                 buffer, columns = buffer_of(capture), columns_of(capture)
                 try:
-                    windows[capture.id] = read_changes(snapshot.connection, buffer, columns, old, snapshot.position)
+                    changes[capture.id] = read_changes(snapshot.connection, buffer, columns, old, snapshot.position)
                 except MillstreamError as error:
                     if error.code is not Code.VALUE_UNSUPPORTED:
                         raise
                     unclear[capture.id] = error.message
-    unclear |= {id_: CaptureReason.PART_TRUNCATED for id_, window in windows.items() if window.must_reread}
+    unclear |= {id_: CaptureReason.PART_TRUNCATED for id_, found in changes.items() if found.must_reread}
     if unclear:
         raise RereadError(unclear)
-    return Reading(windows, {"snapshot": snapshot.position})
+    return Reading(changes, {"snapshot": snapshot.position})
 
 
 def read_slot(
@@ -108,14 +110,15 @@ def read_slot(
     captures: Sequence[Capture],
     others: Sequence[Capture],
 ) -> Reading:
-    """The windows that end at the snapshot, or on the way to it, from the database's slot.
+    """Read the changes from the database's slot, up to the snapshot or part of the way to it.
 
     Args:
-        connection: another one than the snapshot's.
-        others: captures that are not read now, and will be.
+        connection: not the connection of the snapshot.
+        others: captures that a later attempt reads.
 
     Raises:
-        RereadError: tables that cannot be read from the WAL, or were altered in between, or are within a piece.
+        RereadError: tables that the WAL does not provide, that were altered in between, or whose mirror is at a
+            position inside the part that was read.
         MillstreamError: CAPTURE_LOST if the slot or the publication does not have all changes; DATABASE_UNFIT.
     """
     slot, published = slot_in(database), wal_of(database).published
@@ -123,7 +126,7 @@ def read_slot(
     read_now = {c.id for c in captures if c.id in published}
     check_published(slot, published, replace(found, published=_only(found.published, read_now)))
     is_hindered = next_step(database.cdc, "WAL", found) is Step.BACK
-    hindrance = "; ".join(str(o) for o in found.obstacles) or "triggers are wanted" if is_hindered else None
+    hindrance = "; ".join(str(o) for o in found.hindrances) or "triggers were requested" if is_hindered else None
     tables = {table.id: table for table in found.tables if table.id in read_now - found.unread}
     if unreadable := {c.id: CaptureReason.NOT_IN_WAL for c in captures if c.id not in tables}:
         raise RereadError(unreadable)
@@ -137,23 +140,23 @@ def read_slot(
         own = WalPosition.load(start) if lsn else WalPosition(PgSnapshot.parse(start["snapshot"]), old.lsn)
         by_start.setdefault(own, []).append(capture.id)
     is_piece, ahead = new.lsn > old.lsn, list[str]()
-    if is_piece:  # it ends at a place in the WAL: mirrors elsewhere may have what comes after, or lack what is before
+    if is_piece:  # it ends inside the WAL: mirrors at other positions may be past its end, or short of its start
         ahead = [i for begun, ids in by_start.items() if begun != old and begun.lsn >= new.lsn for i in ids]
         within = [i for begun, ids in by_start.items() if begun != old and begun.lsn < new.lsn for i in ids]
         if within:
             raise RereadError(dict.fromkeys(within, CaptureReason.CAUGHT_BETWEEN))
         by_start = {old: by_start[old]}
-    windows: dict[str, TableChanges | KeyedTableChanges] = {}
+    changes: dict[str, TableChanges | KeyedTableChanges] = {}
     reached = new
     for begun, ids in by_start.items():
         batch = read_wal(connection, slot, [tables[i] for i in ids], begun, new)
         if batch.altered:
             raise RereadError(batch.altered)
-        windows |= batch.changes
+        changes |= batch.changes
         reached = batch.position if begun == old else reached
     is_complete = str(reached.snapshot) == snapshot.position
     unfit = {c.id for c in (*captures, *others)} - {table.id for table in found.tables}
-    return Reading(windows, reached.dump(), is_complete, hindrance, ahead, found.unread.intersection(published), unfit)
+    return Reading(changes, reached.dump(), is_complete, hindrance, ahead, found.unread.intersection(published), unfit)
 
 
 def _only(items: Mapping[str, str], keys: Collection[str]) -> dict[str, str]:
@@ -161,24 +164,24 @@ def _only(items: Mapping[str, str], keys: Collection[str]) -> dict[str, str]:
 
 
 def without_published(database: AttachedDatabase, ids: Collection[str]) -> AttachedDatabase:
-    """The database with the record that its WAL does not give the changes of some captures."""
+    """The database with the record that its WAL does not provide the changes of some captures."""
     wal = wal_of(database)
     kept = {id_: state for id_, state in wal.published.items() if id_ not in ids}
     return replace(database, state=replace(database.state, wal=replace(wal, published=kept)))
 
 
 def wal_of(database: AttachedDatabase) -> WalState:
-    """How a database is read whose WAL is read."""
-    assert database.state.wal is not None, "its WAL is read"
+    """The WAL state of a database that is captured from its WAL."""
+    assert database.state.wal is not None, "it is captured from its WAL"
     return database.state.wal
 
 
 def slot_in(database: AttachedDatabase) -> Slot:
-    """The slot a database is read from."""
+    """The slot that a database's changes are read from."""
     return Slot(wal_of(database).slot, wal_of(database).publication)
 
 
 def captured_tables(connection: Connection, captures: Sequence[Capture]) -> list[CapturedTable]:
-    """Captured tables as they are now."""
+    """The captured tables as they are now, without those that are gone."""
     relations = read_relations(connection, [c.oid for c in captures])
     return [CapturedTable(c.id, relations[c.oid], columns_of(c)) for c in captures if c.oid in relations]

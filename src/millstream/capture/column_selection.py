@@ -13,13 +13,13 @@ from millstream.sources.postgres.values.types import MirrorColumn, has_range, mi
 
 
 def columns_of(capture: Capture) -> tuple[MirrorColumn, ...]:
-    """The columns of its mirror."""
+    """The columns of a capture's mirror."""
     table = postgres_name(capture.schema, capture.table)
     return tuple(MirrorColumn(*column, table=table) for column in capture.columns)
 
 
 def refuse_view(relation: Relation) -> None:
-    """Refuse a relation that has become a view: queries read through views to their tables, and no capture reads one.
+    """Refuse a relation that has become a view: queries read a view's underlying tables, and views are not captured.
 
     Raises:
         MillstreamError: SOURCE_CHANGED.
@@ -28,14 +28,14 @@ def refuse_view(relation: Relation) -> None:
         raise MillstreamError(
             Code.SOURCE_CHANGED,
             f"{relation.qualified} has become a view since the query was read",
-            hint="define the stream tables that read it again",
+            hint="redefine the stream tables that read it",
         )
 
 
 def is_unchanged(
     connection: Connection, relation: Relation, columns: Sequence[MirrorColumn], ranges: Mapping[str, str]
 ) -> bool:
-    """Whether a table still has those columns in the snapshot of a transaction."""
+    """Whether a table still has these columns in the snapshot of the connection's transaction."""
     now = find_named(connection, relation.schema, relation.name)
     if now is None or now.oid != relation.oid:
         return False
@@ -46,7 +46,7 @@ def is_unchanged(
 
 
 def is_of(capture: Capture, relation: Relation, ranges: Mapping[str, str]) -> bool:
-    """Whether a capture is of this very table, with the ranges that are declared now."""
+    """Whether a capture belongs to this relation, with the ranges that are declared now."""
     return capture.oid == relation.oid and all(
         has_range(pg_type, spark_type, ranges.get(name)) for name, pg_type, spark_type in capture.columns
     )
@@ -56,7 +56,7 @@ def wanted_columns(relation: Relation, used: Sequence[str], ranges: Mapping[str,
     """The columns a query uses, and those of the key, which identify rows.
 
     Args:
-        ranges: those that users have declared for columns of `numeric`.
+        ranges: the ranges that users have declared for `numeric` columns.
     """
     wanted = set(used)
     try:
@@ -66,20 +66,22 @@ def wanted_columns(relation: Relation, used: Sequence[str], ranges: Mapping[str,
         pass  # then all captured columns together identify a row
     if wanted:
         return mirror_columns(relation, sorted(wanted), ranges)
-    for column in relation.columns:  # a query that only counts rows needs one column, any
+    for column in relation.columns:  # a query that only counts rows needs any one column
         try:
             return mirror_columns(relation, [column.name], ranges)
         except MillstreamError:
             continue
     raise MillstreamError(
-        Code.UNSUPPORTED_TYPE, f"{relation.qualified} has no column that can be captured", hint="give it a key"
+        Code.UNSUPPORTED_TYPE,
+        f"{relation.qualified} has no column that can be captured",
+        hint="add a key column of a supported type",
     )
 
 
 def unseen(capture: Capture, statements: Sequence[str]) -> str:
-    """A sentence about the sessions whose changes are not captured before the table's owner runs some statements."""
+    """A warning about sessions whose changes are not captured until the table's owner runs the statements."""
     return (
-        f"what sessions with session_replication_role = replica write to {capture.name} is not captured "
-        "(pg_restore --disable-triggers, or a subscription, may be such a session), because only the table's owner can "
+        f"writes to {capture.name} by sessions with session_replication_role = replica are not captured "
+        "(pg_restore --disable-triggers and subscriptions may use such sessions), because only the table's owner can "
         "enable triggers for them; if there are such sessions, ask the owner to run:\n  " + "\n  ".join(statements)
     )

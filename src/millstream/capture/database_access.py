@@ -1,9 +1,9 @@
 """The records, locks and connections of attached databases.
 
-Three kinds of locks, always in this order: those of stream tables; `captures-<database>`, under which captures begin
-and end; `database-<database>`, under which mirrors are brought forward. The second is held from before a capture begins
-until its reader is recorded, so that no other process counts it as unread. A table is loaded under the second alone:
-the other tables of its database go on meanwhile.
+There are three kinds of locks, always taken in this order: those of stream tables; `captures-<database>`, under which
+captures begin and end; `database-<database>`, under which mirrors are brought forward. The second is held from before
+a capture begins until its dependent is recorded, so that no other process counts the capture as unread. A table is
+loaded under the second alone, so the other tables of its database can be brought forward meanwhile.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DatabaseAccess:
 
     @contextmanager
     def own_connection(self, database: AttachedDatabase) -> Iterator[Connection]:
-        """A connection for work that is not done under the database's lock, or fails without being tried again."""
+        """A connection for work outside the database's lock, or work that is not retried if it fails."""
         try:
             with connect(Address(database.address)) as connection:
                 yield connection

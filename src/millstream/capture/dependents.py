@@ -1,4 +1,4 @@
-"""The stream tables that read a database, and the catalog records by which they learn what became of its tables."""
+"""The stream tables that read a database, and the catalog records that show them changes of its tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Dependents:
         return self._look()[0]
 
     def _look(self) -> tuple[tuple[StreamTable, ...], Mapping[str, frozenset[str]]]:
-        """The stream tables, and the views they read by the databases these lie in."""
+        """The stream tables, and the views they read, by the views' databases."""
         generation = self._catalog.generation()
         with self._guard:
             if self._seen is None or self._seen[0] != generation:
@@ -38,20 +38,20 @@ class Dependents:
             return self._seen[1:]
 
     def unread(self, captures: Sequence[Capture]) -> list[Capture]:
-        """Those of some captures that no stream table reads."""
+        """The given captures that no stream table reads."""
         if not captures:
             return []
         read = {d.name for table in self._tables for d in table.definition.dependencies}
         return [c for c in captures if c.name not in read]
 
     def reinitialise(self, database: str, reason: str) -> None:
-        """Make all stream tables that read a database start over."""
+        """Mark all stream tables that read a database for reinitialisation."""
         for table in self._tables:
             if any(TableName.parse(d.name).database == database for d in table.definition.dependencies):
                 self._catalog.mark_needs_reinit(table.id, reason)
 
     def update_lake_object(self, capture: Capture, action: Action, reason: str, *, is_back: bool) -> None:
-        """Show them, by the lake's object for a table, that it is gone, has other columns, or is back again."""
+        """Update the lake's object for a table, to show its dependents that it is gone, is altered, or exists again."""
         name, state = TableName.parse(capture.name), capture.state
         if action is Action.DROP:
             if not state.missing:
@@ -63,11 +63,11 @@ class Dependents:
             self._catalog.put_lake_object(mirror_object(capture), replace=True)
 
     def views(self, database: str) -> frozenset[str]:
-        """The database's views that queries read, by name or through others."""
+        """The database's views that queries read, directly or through other views."""
         return self._look()[1].get(database, frozenset())
 
     def see_views(self, connection: Connection, database: str) -> dict[str, SeenView]:
-        """Those views as they are now, with the rights that are needed to read them."""
+        """These views as they are now, with the rights that are needed to read them."""
         places = {name: _place(name) for name in sorted(self.views(database))}
         found = read_view_rights(connection, places.values())
         return {name: _seen(found.get(place)) for name, place in places.items()}

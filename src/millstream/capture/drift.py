@@ -1,4 +1,4 @@
-"""How a captured table has drifted from what was recorded of it, and what a tick does about that: pure functions."""
+"""Detects how a captured table has drifted from its record, and decides what a tick does about it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.errors import MillstreamError
 from millstream.reasons import CaptureReason
 from millstream.sources.postgres.server.relations import Relation
 from millstream.sources.postgres.server.table_fingerprints import TableFingerprint
-from millstream.sources.postgres.triggers.kept_columns import is_named_by_users
+from millstream.sources.postgres.triggers.kept_columns import has_user_type
 from millstream.sources.postgres.values.types import MirrorColumn, has_range, mirror_columns
 
 
@@ -20,15 +20,15 @@ class Action(Enum):
     """What a tick does about a captured table."""
 
     FOLLOW = auto()
-    """Land its window."""
+    """Land its changes."""
     RESYNC = auto()
-    """Compare the mirror with the table: something happened that no capture has seen."""
+    """Compare the mirror with the table: capture has missed something."""
     REINSTALL = auto()
-    """Make its buffer and triggers again, or publish it again; then compare."""
+    """Recreate its buffer and triggers, or publish it again; then compare."""
     REBIND = auto()
-    """Its mirror cannot hold it any more: no longer bring it forward, until its readers have bound again."""
+    """Its mirror can no longer hold it: stop bringing it forward until its dependents are recompiled."""
     DROP = auto()
-    """It is gone: no longer bring it forward."""
+    """It is gone: stop bringing it forward."""
     QUARANTINE = auto()
     """It cannot be brought forward for now."""
 
@@ -38,94 +38,96 @@ class Sighting:
     """What a poll sees of a captured table.
 
     Args:
-        look: the fingerprints of the table of the recorded oid; None if there is none.
+        fingerprint: the fingerprint of the table with the recorded OID; None if there is none.
         triggers: the fingerprint of the triggers that capture it.
-        named: what the poll sees of the relation that has its name now, where `needs_closer_look`.
+        named: what the poll sees of the relation that has its name now, if `needs_closer_look`.
     """
 
-    look: TableFingerprint | None
+    fingerprint: TableFingerprint | None
     triggers: str | None
     named: NamedSighting | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NamedSighting:
-    """What has a captured table's name now; all None if nothing has it."""
+    """The relation that has a captured table's name now; all None if there is none."""
 
     relation: Relation | None = None
-    look: TableFingerprint | None = None
+    fingerprint: TableFingerprint | None = None
     triggers: str | None = None
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What to do about a capture, and why; `look` is what the table is like now, `relation` where it was needed.
+class Decision:
+    """What to do about a capture, and why.
 
     Args:
-        columns: the captured columns as they are to be from now on, where their PostgreSQL types are others.
+        fingerprint: the current fingerprint of the table.
+        relation: the table itself, if it was looked up.
+        columns: the captured columns from now on, if their PostgreSQL types have changed.
     """
 
     action: Action
     reason: str = ""
-    look: TableFingerprint | None = None
+    fingerprint: TableFingerprint | None = None
     relation: Relation | None = None
     columns: tuple[tuple[str, str, str], ...] | None = None
 
 
-def needs_closer_look(capture: Capture, look: TableFingerprint | None, ranges: Mapping[str, str]) -> bool:
-    """Whether fingerprints alone do not decide: name, oid or captured columns are not what they were.
+def needs_closer_look(capture: Capture, fingerprint: TableFingerprint | None, ranges: Mapping[str, str]) -> bool:
+    """Whether the fingerprint alone does not decide, because the name, OID or captured columns have changed.
 
     Args:
-        ranges: those that users have declared for its columns of `numeric`.
+        ranges: the ranges that users have declared for its `numeric` columns.
     """
-    if look is None or (look.schema, look.name) != (capture.schema, capture.table):
+    if fingerprint is None or (fingerprint.schema, fingerprint.name) != (capture.schema, capture.table):
         return True
-    if capture.state.missing or capture.state.stale or look.shape != capture.shape:
+    if capture.state.missing or capture.state.stale or fingerprint.shape != capture.shape:
         return True
     return not all(has_range(pg_type, spark_type, ranges.get(name)) for name, pg_type, spark_type in capture.columns)
 
 
-def judge(capture: Capture, seen: Sighting, ranges: Mapping[str, str]) -> Verdict:
-    """What to do about a captured table, from its record and what a poll sees of it."""
+def decide(capture: Capture, seen: Sighting, ranges: Mapping[str, str]) -> Decision:
+    """Decide what to do about a captured table, from its record and what a poll sees of it."""
     if seen.named is not None:
-        return _judge_closely(capture, seen.named, ranges)
-    look = seen.look
-    assert look is not None, "else the poll looks more closely"
+        return _decide_by_name(capture, seen.named, ranges)
+    fingerprint = seen.fingerprint
+    assert fingerprint is not None, "otherwise the poll has looked up the name"
     if _has_other_triggers(capture, seen.triggers):
-        return Verdict(Action.REINSTALL, CaptureReason.TRIGGERS_CHANGED, look)
+        return Decision(Action.REINSTALL, CaptureReason.TRIGGERS_CHANGED, fingerprint)
     if capture.state.resync:
-        return Verdict(Action.RESYNC, capture.state.resync, look)
-    if look.storage != capture.filenodes:
-        return Verdict(Action.RESYNC, CaptureReason.ROWS_REWRITTEN, look)
-    return Verdict(Action.FOLLOW, look=look)
+        return Decision(Action.RESYNC, capture.state.resync, fingerprint)
+    if fingerprint.storage != capture.filenodes:
+        return Decision(Action.RESYNC, CaptureReason.ROWS_REWRITTEN, fingerprint)
+    return Decision(Action.FOLLOW, fingerprint=fingerprint)
 
 
-def _judge_closely(capture: Capture, seen: NamedSighting, ranges: Mapping[str, str]) -> Verdict:
-    """What to do about a table whose name, oid or captured columns are not what they were."""
-    relation, look, state = seen.relation, seen.look, capture.state
-    if relation is None or look is None:
-        return Verdict(Action.DROP, CaptureReason.DROPPED.format(table=f"{capture.schema}.{capture.table}"))
+def _decide_by_name(capture: Capture, seen: NamedSighting, ranges: Mapping[str, str]) -> Decision:
+    """Decide about a table whose name, OID or captured columns have changed."""
+    relation, fingerprint, state = seen.relation, seen.fingerprint, capture.state
+    if relation is None or fingerprint is None:
+        return Decision(Action.DROP, CaptureReason.DROPPED.format(table=f"{capture.schema}.{capture.table}"))
     try:
         now = mirror_columns(relation, [name for name, _, _ in capture.columns], ranges)
     except MillstreamError as error:
-        return Verdict(Action.REBIND, error.message, look, relation)
+        return Decision(Action.REBIND, error.message, fingerprint, relation)
     if change := _changed(capture.columns, now):
-        return Verdict(Action.REBIND, change, look, relation)
+        return Decision(Action.REBIND, change, fingerprint, relation)
     types = {c.name: (c.name, c.pg_type, c.spark_type) for c in now}
     columns = tuple(types[name] for name, _, _ in capture.columns)  # in the mirror's order
     if state.stale:
-        return Verdict(Action.REBIND, state.stale, look, relation)
+        return Decision(Action.REBIND, state.stale, fingerprint, relation)
     if relation.oid != capture.oid or state.missing:
-        return Verdict(Action.REINSTALL, CaptureReason.NAME_TAKEN_OVER, look, relation, columns)
+        return Decision(Action.REINSTALL, CaptureReason.NAME_TAKEN_OVER, fingerprint, relation, columns)
     if columns != capture.columns:
-        return Verdict(Action.REINSTALL, CaptureReason.TYPE_WIDENED, look, relation, columns)
+        return Decision(Action.REINSTALL, CaptureReason.TYPE_WIDENED, fingerprint, relation, columns)
     if _has_other_triggers(capture, seen.triggers):
-        return Verdict(Action.REINSTALL, CaptureReason.TRIGGERS_CHANGED, look, relation)
-    users = [name for name, _, _ in columns if is_named_by_users(relation.column(name))]
-    if users and state.buffer is not None and columns_made_for(capture) != look.shape:
+        return Decision(Action.REINSTALL, CaptureReason.TRIGGERS_CHANGED, fingerprint, relation)
+    users = [name for name, _, _ in columns if has_user_type(relation.column(name))]
+    if users and state.buffer is not None and columns_made_for(capture) != fingerprint.shape:
         reason = CaptureReason.TYPE_REPLACED.format(columns=", ".join(users))
-        return Verdict(Action.REINSTALL, reason, look, relation)
-    return Verdict(Action.RESYNC, CaptureReason.COLUMNS_ALTERED, look, relation)
+        return Decision(Action.REINSTALL, reason, fingerprint, relation)
+    return Decision(Action.RESYNC, CaptureReason.COLUMNS_ALTERED, fingerprint, relation)
 
 
 def _changed(before: Sequence[tuple[str, str, str]], now: Sequence[MirrorColumn]) -> str | None:
@@ -142,34 +144,34 @@ def _changed(before: Sequence[tuple[str, str, str]], now: Sequence[MirrorColumn]
 
 
 def _has_other_triggers(capture: Capture, triggers: str | None) -> bool:
-    """Whether the triggers that should capture it are not what they were."""
+    """Whether the triggers that should capture a table have changed."""
     known = capture.state.buffer.state if capture.state.buffer is not None else None
     return not capture.is_whole and known != triggers
 
 
-def key_of(capture: Capture, look: TableFingerprint) -> tuple[str, ...]:
-    """The key that identifies the mirror's rows, now and before; empty if it is another one or not captured."""
+def key_of(capture: Capture, fingerprint: TableFingerprint) -> tuple[str, ...]:
+    """The table's key, which identifies the mirror's rows; empty if its columns are not all captured."""
     captured = {name for name, _, _ in capture.columns}
-    return look.key if captured.issuperset(look.key) else ()
+    return fingerprint.key if captured.issuperset(fingerprint.key) else ()
 
 
 def after_tick(
-    capture: Capture, verdict: Verdict, before: AttachedDatabase, *, is_landed: bool, pending: str | None
+    capture: Capture, decision: Decision, before: AttachedDatabase, *, is_landed: bool, pending: str | None
 ) -> Capture:
-    """A capture as it is recorded once a tick has ended.
+    """A capture as it is recorded at the end of a tick.
 
     Args:
-        before: the database as it was before.
+        before: the database before the tick.
         is_landed: whether the tick has brought its mirror forward.
-        pending: why it is still to be compared with its table.
+        pending: why its mirror still has to be compared with the table.
     """
     state = capture.state if pending is None else replace(capture.state, resync=pending)
-    match verdict.action:
+    match decision.action:
         case Action.REBIND:
-            state = replace(state, buffer=None, missing=None, quarantine=None, stale=verdict.reason)
+            state = replace(state, buffer=None, missing=None, quarantine=None, stale=decision.reason)
         case Action.DROP:
-            state = replace(state, buffer=None, stale=None, quarantine=None, missing=verdict.reason)
-    is_followed = verdict.action is Action.FOLLOW and not capture.is_whole and pending is None
+            state = replace(state, buffer=None, stale=None, quarantine=None, missing=decision.reason)
+    is_followed = decision.action is Action.FOLLOW and not capture.is_whole and pending is None
     if not is_landed and not is_followed:
         return replace(
             capture,
@@ -177,8 +179,8 @@ def after_tick(
                 state, position=state.position or before.position, reached_at=state.reached_at or before.reached_at
             ),
         )
-    look = verdict.look
-    assert look is not None
+    fingerprint = decision.fingerprint
+    assert fingerprint is not None
     state = replace(
         state,
         position=None,
@@ -186,6 +188,8 @@ def after_tick(
         resync=None,
         missing=None,
         quarantine=None,
-        not_null=tuple(look.not_null),
+        not_null=tuple(fingerprint.not_null),
     )
-    return replace(capture, key=key_of(capture, look), shape=look.shape, filenodes=look.storage, state=state)
+    return replace(
+        capture, key=key_of(capture, fingerprint), shape=fingerprint.shape, filenodes=fingerprint.storage, state=state
+    )

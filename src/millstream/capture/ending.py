@@ -1,4 +1,4 @@
-"""Ends captures that no stream table reads any more, and removes what they leave."""
+"""Ends captures that no stream table reads any more, and removes their objects and mirrors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PATIENCE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of captures.
+    """Ends captures.
 
     Args:
         mirrors: the directory of the mirrors.
-        switches: what this process knows of how databases are captured, by name.
+        switches: the state of mode switches in this process, by database.
     """
 
     access: DatabaseAccess
@@ -37,10 +37,10 @@ class Ending:
     progress: Callable[[str], None]
 
     def end_unread(self, database: str, patience_seconds: float | None = None) -> None:
-        """End what no stream table reads; the caller holds the lock under which captures end.
+        """End the captures that no stream table reads; the caller holds the lock under which captures end.
 
         Raises:
-            MillstreamError: DATABASE_UNREACHABLE, LOCK_TIMEOUT: then a later tick does it.
+            MillstreamError: DATABASE_UNREACHABLE, LOCK_TIMEOUT; a later tick retries.
         """
         access, catalog = self.access, self.access.catalog
         ended = unread_captures(catalog, database)
@@ -72,7 +72,7 @@ class Ending:
         shutil.rmtree(capture.path, ignore_errors=True)
 
     def _leave_wal(self, connection: Connection, name: str) -> None:
-        """Drop a slot that keeps WAL for no capture."""
+        """Drop a slot that retains WAL although no capture needs it."""
         with self.access.ticking(name):
             if (switch := self.switches.pop(name, None)) is not None:
                 switch.close()
@@ -81,11 +81,11 @@ class Ending:
 
 
 def sweep(catalog: Catalog, mirrors: Path) -> None:
-    """Delete mirrors that a crash has left without a record."""
+    """Delete mirrors that have no record because of a crash."""
     if not mirrors.exists():
         return
     found = list(mirrors.iterdir())
-    # Asked after that: a capture is recorded before its mirror is made, and others may be loading theirs now.
+    # The catalog is read after the directory: another process may be loading a mirror, and records it first.
     known = {c.path for c in catalog.captures()}
     known |= {str(item.location) for item in catalog.lake_objects(ObjectKind.TABLE)}
     for directory in found:

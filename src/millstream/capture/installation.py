@@ -1,4 +1,4 @@
-"""What capture installs in a source database for its tables, for triggers or the WAL, and removes again."""
+"""Installs capture of a table in a source database, by triggers or from the WAL, and removes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millstream.sources.postgres.server.table_error import TableError
 from millstream.sources.postgres.triggers.buffers import install, remove, widen
 from millstream.sources.postgres.triggers.ddl_guard import guard
 from millstream.sources.postgres.triggers.trigger_catalog import BufferSettings
-from millstream.sources.postgres.wal.eligibility import ineligible_error, nested_obstacle, wal_tables
+from millstream.sources.postgres.wal.eligibility import ineligible_error, nested_hindrance, wal_tables
 from millstream.sources.postgres.wal.mode_switch import drop_slot_and_publication
 from millstream.sources.postgres.wal.publication import drop_publication, ensure_published, nested, unpublish
 from millstream.sources.postgres.wal.slot import Slot, slot_of, slot_state
@@ -30,7 +30,7 @@ _SHORT_PATIENCE = 0.1
 
 @dataclass
 class Installation:
-    """What is installed in a database, by a connection in autocommit mode."""
+    """Installs and removes capture in a database, over a connection in autocommit mode."""
 
     connection: Connection
     catalog: Catalog
@@ -42,13 +42,13 @@ class Installation:
 
     @property
     def _slot(self) -> Slot:
-        """The slot that is read, or is about to be."""
+        """The slot of the database, whether it is read already or not."""
         return slot_of(self.catalog.lake_id(), self.database.name)
 
     def capture(self, capture: Capture, relation: Relation) -> tuple[Capture, AttachedDatabase]:
-        """Record a table's changes from now on, in its buffer or in the WAL, whichever is read.
+        """Record a table's changes from now on, in its buffer or in the WAL, depending on the capture mode.
 
-        Any later snapshot sees all that was written before.
+        Any later snapshot sees everything that was written before recording began.
 
         Raises:
             MillstreamError: PRIVILEGE_MISSING, SOURCE_NO_CHANGE_FEED, LOCK_TIMEOUT.
@@ -56,7 +56,7 @@ class Installation:
         published = None
         if self.database.mode is CaptureMode.WAL:
             published = self._published(capture, relation)
-        # Also where the WAL is read: it waits for the writers that began before the table was published.
+        # In WAL mode too: this waits for writers that began before the table was published.
         captured = with_buffer(capture, install(self.connection, relation, columns_of(capture), self._settings))
         if published is None:
             return captured, self.database
@@ -64,20 +64,20 @@ class Installation:
         return without_buffer(captured), self._with_published(published)
 
     def widen(self, capture: Capture, relation: Relation) -> tuple[Capture, AttachedDatabase]:
-        """Record further columns too, those the capture has already among them; the mirror is to be compared then.
+        """Record all columns of a capture to which columns were added; the mirror has to be compared afterwards.
 
-        That is recorded: the old fingerprint of its triggers, which shows whether they missed changes, is replaced.
+        The comparison is recorded: replacing the old fingerprint of the triggers hides whether they missed changes.
         """
         if capture.state.buffer is not None:
             buffer = widen(self.connection, relation, columns_of(capture), self._settings)
             capture = with_buffer(capture, buffer)
-            capture = replace(capture, state=replace(capture.state, resync="it gets more columns"))
+            capture = replace(capture, state=replace(capture.state, resync="columns are being added"))
         if self.database.mode is CaptureMode.WAL and (published := self._published(capture, relation)) is not None:
             return capture, self._with_published(published)
         return capture, self.database
 
     def end(self, capture: Capture, patience_seconds: float | None = None) -> AttachedDatabase:
-        """Record a table's changes no longer, in neither place.
+        """Stop recording a table's changes, by triggers and in the WAL.
 
         Raises:
             MillstreamError: LOCK_TIMEOUT.
@@ -95,7 +95,7 @@ class Installation:
         """Drop the slot and the publication that no captured table needs; the next capture begins with triggers.
 
         Raises:
-            MillstreamError: LOCK_TIMEOUT while somebody reads the slot, or is making it.
+            MillstreamError: LOCK_TIMEOUT while another process reads or creates the slot.
         """
         if slot_state(self.connection, self._slot.name) is not None:
             drop_slot_and_publication(self.connection, self._slot)
@@ -109,15 +109,15 @@ class Installation:
     def settle(
         self, captures: Sequence[Capture], quarantined: Sequence[Capture], *, is_hindered: bool
     ) -> tuple[list[Capture], AttachedDatabase]:
-        """After a tick by the WAL: remove triggers, or, where they are to capture again, install them.
+        """After a tick that read the WAL: remove triggers, or install them if triggers are to capture again.
 
         Both are recorded; what would have to wait for writers is left to the next tick.
 
         Args:
-            quarantined: captures that are not brought forward for now, and need no triggers.
+            quarantined: quarantined captures, which need no triggers.
 
         Raises:
-            TableError: a table that the WAL does not give cannot be captured by triggers either.
+            TableError: a table that the WAL does not provide cannot be captured by triggers either.
         """
         settings = replace(self._settings, patience_seconds=_SHORT_PATIENCE)
         missing = [c for c in captures if c.state.buffer is None]
@@ -157,21 +157,24 @@ class Installation:
             raise TableError.about(relation.qualified, error) from error
 
     def _published(self, capture: Capture, relation: Relation) -> dict[str, str] | None:
-        """How the publication publishes a table, if it can be made to; else a later tick goes back to triggers.
+        """Publish a table if that is possible; returns None otherwise, and a later tick switches back to triggers.
 
-        A table is not published if the WAL does not identify its rows: its own UPDATE and DELETE would fail. Nor is one
-        as whose changes those of a captured partition would be published, or whose changes another one has.
+        A table is not published if the WAL does not identify its rows: its UPDATE and DELETE would fail. Nor are a
+        partition and its parent both published: the WAL would report the partition's changes as the parent's.
+
+        Returns:
+            The fingerprint of how the table is published, by the id of its capture.
         """
         _, unfit = wal_tables(self.connection, [(capture.id, relation, columns_of(capture))])
-        publication, obstacles = slot_in(self.database).publication, list(unfit)
+        publication, hindrances = slot_in(self.database).publication, list(unfit)
         captures = self.catalog.captures(self.database.name)
         oids = {relation.oid, *(c.oid for c in captures if c.id != capture.id and c.is_kept and not c.is_whole)}
         inside = nested(self.connection, publication, sorted(oids))
         relations = read_relations(self.connection, list(inside))
-        obstacles += [nested_obstacle(r.qualified, inside[r.oid]) for r in relations.values()]
+        hindrances += [nested_hindrance(r.qualified, inside[r.oid]) for r in relations.values()]
         try:
-            if obstacles:
-                raise ineligible_error(obstacles)
+            if hindrances:
+                raise ineligible_error(hindrances)
             names = [name for name, _, _ in capture.columns]
             found = ensure_published(self.connection, publication, [(relation, names)], self._settings)
         except MillstreamError as error:
@@ -189,7 +192,7 @@ class Installation:
 def guard_captured_tables(
     access: DatabaseAccess, settings: Settings, name: str, progress: Callable[[str], None]
 ) -> None:
-    """Make the database refuse DDL that changes captured columns if that is wanted, and only then."""
+    """Make the database refuse DDL that changes captured columns if `block_source_ddl` is set; otherwise allow it."""
     database, is_wanted = access.get(name), settings.block_source_ddl
     if not is_wanted and not database.state.is_guarded:
         return

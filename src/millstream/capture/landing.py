@@ -1,6 +1,6 @@
-"""What a tick does to mirrors: it lands windows, compares tables and adds columns, in commits with its number.
+"""Brings mirrors forward in commits that carry the tick's number: lands changes, compares tables, adds columns.
 
-After a crash each mirror is where its last commit says: `recover`.
+After a crash, the last commit of each mirror shows its position: `recover`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from millstream.capture.column_selection import columns_of
-from millstream.capture.drift import Verdict, key_of
+from millstream.capture.drift import Decision, key_of
 from millstream.capture.source_snapshot import SourceSnapshot
 from millstream.catalog import Catalog
 from millstream.catalog.attached import AttachedDatabase, Capture, OpenTick
@@ -29,7 +29,7 @@ from millstream.sources.postgres.wal.keyed_changes import KeyedTableChanges, com
 
 _SYNCED_AT_ONCE = 8
 _WIDER = "wider"
-"""What the application id of a commit ends with that gives a mirror more columns."""
+"""The suffix of the application id of commits that add columns to a mirror."""
 
 
 @dataclass
@@ -42,33 +42,33 @@ class Landing:
     metadata: Mapping[str, object]
     max_driver_rows: int
     progress: Callable[[str], None]
-    looks: dict[str, TableFingerprint] = field(default_factory=dict)
-    """The fingerprints of tables whose captures have got more columns."""
+    fingerprints: dict[str, TableFingerprint] = field(default_factory=dict)
+    """The fingerprints of tables to whose captures columns were added."""
 
-    def land(self, capture: Capture, verdict: Verdict, window: TableChanges | KeyedTableChanges) -> Capture:
-        """Land a window; gives the capture with its mirror's version.
+    def land(self, capture: Capture, decision: Decision, changes: TableChanges | KeyedTableChanges) -> Capture:
+        """Land the changes of a table; returns the capture with its mirror's version.
 
         Raises:
-            MillstreamError: CAPTURE_LOST if it does not fit the mirror.
+            MillstreamError: CAPTURE_LOST if the changes do not fit the mirror.
         """
-        store, mirror, stored = self.worker.store, mirror_of(capture, verdict), None
-        if isinstance(window, KeyedTableChanges):
-            nothing = window.keys.slice(0, 0)
-            keys = nothing if window.truncated else window.keys
+        store, mirror, stored = self.worker.store, mirror_of(capture, decision), None
+        if isinstance(changes, KeyedTableChanges):
+            nothing = changes.keys.slice(0, 0)
+            keys = nothing if changes.truncated else changes.keys
             stored = stored_rows(store, mirror, keys, self.max_driver_rows)
-            window = complete(window, stored)
-        txn, limit, truncated = Txn(capture.id, self.tick_id, is_durable=True), self.max_driver_rows, window.truncated
-        version = land(store, mirror, window.rows, txn, self.metadata, limit, truncated=truncated, stored=stored)
+            changes = complete(changes, stored)
+        txn, limit, truncated = Txn(capture.id, self.tick_id, is_durable=True), self.max_driver_rows, changes.truncated
+        version = land(store, mirror, changes.rows, txn, self.metadata, limit, truncated=truncated, stored=stored)
         return self._at(capture, version)
 
-    def compare(self, capture: Capture, verdict: Verdict, reason: str, wider: Sequence[MirrorColumn]) -> Capture:
-        """Land what differs between a table and its mirror, and give the mirror more columns if it should have them."""
+    def compare(self, capture: Capture, decision: Decision, reason: str, wider: Sequence[MirrorColumn]) -> Capture:
+        """Land the difference between a table and its mirror, and add the columns in `wider` to the mirror."""
         store = self.worker.store
         self.progress(f"comparing {capture.name} with its mirror: {reason}")
         with self.snapshot.contents(self.worker, capture.id, [*columns_of(capture), *wider], self.progress) as contents:
             narrow = _selected(contents, [name for name, _, _ in capture.columns]) if wider else contents
             txn, limit = Txn(capture.id, self.tick_id, is_durable=True), self.max_driver_rows
-            version = resync(store, mirror_of(capture, verdict), narrow, txn, self.metadata, limit)
+            version = resync(store, mirror_of(capture, decision), narrow, txn, self.metadata, limit)
             if not wider:
                 return self._at(capture, version)
             columns = (*capture.columns, *((c.name, c.pg_type, c.spark_type) for c in wider))
@@ -77,22 +77,23 @@ class Landing:
             metadata = {**self.metadata, "columns": [list(c) for c in columns]}
             wide = Txn(f"{capture.id}-{_WIDER}", self.tick_id, is_durable=True)
             made = store.widen(capture.path, schema, contents, wide, metadata)
-        self.looks[capture.id] = read_fingerprints(self.snapshot.connection, {capture.oid: schema.names})[capture.oid]
+        found = read_fingerprints(self.snapshot.connection, {capture.oid: schema.names})
+        self.fingerprints[capture.id] = found[capture.oid]
         return replace(capture, version=made.version)
 
     def _at(self, capture: Capture, version: int | None) -> Capture:
         return replace(capture, version=version if version is not None else self.worker.store.version(capture.path))
 
 
-def mirror_of(capture: Capture, verdict: Verdict) -> Mirror:
-    """The mirror with its key, if that identified rows before and still does."""
-    assert verdict.look is not None
-    key = capture.key if capture.key == key_of(capture, verdict.look) else ()
+def mirror_of(capture: Capture, decision: Decision) -> Mirror:
+    """The mirror, with its key if the key is unchanged."""
+    assert decision.fingerprint is not None
+    key = capture.key if capture.key == key_of(capture, decision.fingerprint) else ()
     return Mirror(capture.name, capture.path, key)
 
 
 def moved(store: DeltaStore, capture: Capture) -> str | None:
-    """Why a mirror is not at its recorded version: somebody else has written it, or the catalog is an older one."""
+    """Why a mirror is not at its recorded version: another writer changed it, or an older catalog was restored."""
     assert capture.version is not None
     now = store.version(capture.path)
     if now == capture.version or store.classify(capture.path, capture.version, now).kind is RangeKind.NOTHING:
@@ -101,7 +102,7 @@ def moved(store: DeltaStore, capture: Capture) -> str | None:
 
 
 def recovered(store: DeltaStore, capture: Capture, tick: OpenTick, before: Position | None) -> Capture:
-    """A capture as an interrupted tick has left it.
+    """A capture in the state in which an interrupted tick left it.
 
     Args:
         before: the database's position before that tick.
@@ -125,7 +126,7 @@ def recover(
     captures: Mapping[str, Capture],
     progress: Callable[[str], None],
 ) -> tuple[AttachedDatabase, dict[str, Capture]]:
-    """Find out where the mirrors are that an interrupted tick was bringing forward, and record that."""
+    """Determine the positions of the mirrors after an interrupted tick, and record them."""
     tick = database.open_tick
     assert tick is not None
     progress(f"recovering an interrupted tick of {database.name}")
@@ -137,7 +138,7 @@ def recover(
 
 
 def make_durable(store: DeltaStore, before: Mapping[str, Capture], after: Mapping[str, Capture]) -> None:
-    """Wait for the disk: the database is about to forget what came to these mirrors since."""
+    """Make the mirrors' new commits durable, before the database discards the changes in them."""
 
     def sync(id_: str) -> None:
         old, new = before[id_].version, after[id_].version
@@ -146,7 +147,7 @@ def make_durable(store: DeltaStore, before: Mapping[str, Capture], after: Mappin
         store.make_durable(after[id_].path, old, new)
 
     if before:
-        with ThreadPoolExecutor(min(_SYNCED_AT_ONCE, len(before))) as pool:  # a disk syncs many at once as fast
+        with ThreadPoolExecutor(min(_SYNCED_AT_ONCE, len(before))) as pool:  # a disk syncs many as fast as one
             list(pool.map(sync, before))
 
 

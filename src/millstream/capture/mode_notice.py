@@ -1,4 +1,4 @@
-"""What a user is notified of once, when a tick has changed how a database is captured."""
+"""Notifies the user once when a tick has changed the capture mode of a database."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from millstream.catalog.attached import AttachedDatabase, CaptureMode
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A change of the capture mode, in a sentence; a setback is one that nobody has asked for."""
+class ModeChange:
+    """A sentence about a change of the capture mode; a setback is a change that the user did not request."""
 
     sentence: str
     is_setback: bool = False
 
 
-def move_between(before: AttachedDatabase, after: AttachedDatabase) -> Move | None:
-    """What to notify the user of, once a database has come from one state to another."""
+def mode_change_between(before: AttachedDatabase, after: AttachedDatabase) -> ModeChange | None:
+    """What to report to the user about the change between two states of a database."""
     name, why = after.name, after.hindrance
     if after.mode is not CaptureMode.TRIGGER:
         is_there = after.mode is CaptureMode.WAL and before.mode is not CaptureMode.WAL
-        return Move(f"{name} is captured from its WAL from now on") if is_there else None
+        return ModeChange(f"{name} is captured from its WAL from now on") if is_there else None
     if before.mode is CaptureMode.WAL:
         sentence = f"{name} is captured by triggers again"
-        return Move(f"{sentence}: {why}", is_setback=True) if why else Move(sentence)
+        return ModeChange(f"{sentence}: {why}", is_setback=True) if why else ModeChange(sentence)
     if why is None or (before.mode is CaptureMode.TRIGGER and why == before.hindrance):
         return None
-    return Move(f"{name} stays on triggers: {why}", is_setback=before.mode is CaptureMode.TRANSITIONING)
+    return ModeChange(f"{name} stays on triggers: {why}", is_setback=before.mode is CaptureMode.TRANSITIONING)

@@ -1,8 +1,8 @@
-"""From triggers to the WAL and back: the steps a tick takes around its own work.
+"""Switches a database from triggers to the WAL and back, one step per tick.
 
-A database begins with triggers. Where its WAL can be read, and the user wants that or leaves the choice to us, a slot
-is made while ticks go on; the first tick whose snapshot has outlived all older transactions is the last one by
-triggers. Where the WAL can no longer be read, triggers are installed first, and the WAL is read until it is past that.
+A database begins with triggers. If its WAL can be read, and the user requests the WAL or leaves the choice open, a slot
+is created while ticks continue; the first tick whose snapshot has outlived all older transactions is the last one that
+reads buffers. If the WAL can no longer be read, triggers are installed first, and the WAL is read past that point.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from millstream.sources.postgres.wal.wal_position import WalPosition
 
 _SURVEY_SECONDS = 60.0
 _BACK_OFF = timedelta(minutes=10)
-"""How long a database stays on triggers whose slot was lost, as all its tables are compared then; twice as long each
-time that happens within `_FORGIVEN`, which is also the longest."""
+"""How long a database stays on triggers after its slot was lost, because all its tables are then compared. The time
+doubles with each loss within `_FORGIVEN`, which is also the maximum."""
 _FORGIVEN = timedelta(days=1)
 
 
 @dataclass
 class Switch:
-    """What a process knows of how a database is captured, between its ticks."""
+    """The state of a database's mode switch that a process keeps between ticks."""
 
     pursuit: OngoingTransition | None = None
     next_survey: float = field(default=0.0)
     wanted: str = ""
-    """What the database's user wanted when it was surveyed last."""
+    """The requested `cdc` at the last survey."""
 
     def close(self) -> None:
-        """Abandon a slot that is not complete."""
+        """Abandon a slot whose creation is not complete."""
         if self.pursuit is not None and self.pursuit.creation is not None:
             self.pursuit.creation.close()
         self.pursuit = None
@@ -68,10 +68,10 @@ class Switch:
         database: AttachedDatabase,
         captures: Sequence[Capture],
     ) -> AttachedDatabase:
-        """What there is to do before a tick by triggers; gives the database as it is recorded then.
+        """Take the next step towards the WAL before a tick that reads buffers; returns the recorded database.
 
         Raises:
-            MillstreamError: DATABASE_UNFIT and the like, if the user wants the WAL and nothing else.
+            MillstreamError: DATABASE_UNFIT, ..., if the user requires the WAL.
         """
         if database.cdc != self.wanted:
             self.wanted, self.next_survey = database.cdc, 0.0
@@ -106,11 +106,11 @@ class Switch:
         captured = captured_tables(connection, captures)
         found = check_readiness(connection, slot, captured)
         if next_step(database.cdc, database.mode, found) is not Step.BEGIN:
-            reason = "; ".join(str(o) for o in found.obstacles)
+            reason = "; ".join(str(o) for o in found.hindrances)
             return _recorded(catalog, database, CaptureMode.TRIGGER, replace(database.state, hindered=reason or None))
         self.pursuit = OngoingTransition(begin(connection, slot, captured, now()))
         transition = self.pursuit.transition.dump()
-        # Without an unread slot: the one of that name is gone.
+        # No unread slot any more: `begin` has dropped the old slot of that name.
         begun = replace(database.state, transition=transition, hindered=None, unread_slot=None)
         return _recorded(catalog, database, CaptureMode.TRANSITIONING, begun)
 
@@ -133,7 +133,7 @@ class Switch:
     def abandon(
         self, catalog: Catalog, connection: Connection, database: AttachedDatabase, reason: str | None
     ) -> AttachedDatabase:
-        """Stay with the triggers, which were never touched."""
+        """Abandon the switch; the triggers are still installed and continue to capture."""
         if self.pursuit is None and database.state.transition is not None:
             self.pursuit = OngoingTransition(_transition_of(database))
         state = replace(database.state, transition=None, hindered=reason)
@@ -143,7 +143,7 @@ class Switch:
             except MillstreamError as error:
                 if error.code not in (Code.LOCK_TIMEOUT, Code.PRIVILEGE_MISSING):
                     raise
-                # Another process is making it, or was.
+                # Another process is creating the slot, or was.
                 state = replace(state, unread_slot=slot_names(self.pursuit.transition.slot))
             self.pursuit = None
         self.next_survey = time.monotonic() + _SURVEY_SECONDS
@@ -152,10 +152,10 @@ class Switch:
     def finish(
         self, snapshot: SourceSnapshot, database: AttachedDatabase, captures: Sequence[Capture]
     ) -> AttachedDatabase:
-        """The database once a tick by triggers has reached the snapshot: at its WAL, if that could be the last one.
+        """The database after a tick by triggers; in WAL mode if this tick can be the last one that reads buffers.
 
         Raises:
-            MillstreamError: why the WAL cannot be read after all: then `abandon`.
+            MillstreamError: why the WAL cannot be read after all; the caller then calls `abandon`.
         """
         if database.mode is not CaptureMode.TRANSITIONING:
             return database
@@ -174,7 +174,7 @@ class Switch:
 def back_to_triggers(
     database: AttachedDatabase, captures: Sequence[Capture], hindrance: str | None
 ) -> AttachedDatabase | None:
-    """The database once its WAL was read past the installation of triggers; None before, or if none are installed."""
+    """The database in trigger mode, once its WAL has been read past the installation of triggers; None before that."""
     installed = database.state.triggers_installed
     if installed is None or not all(c.state.buffer is not None for c in captures):
         return None
@@ -187,19 +187,19 @@ def back_to_triggers(
 
 
 def _transition_of(database: AttachedDatabase) -> Transition:
-    assert database.state.transition is not None, "it is moving to its WAL"
+    assert database.state.transition is not None, "it is switching to its WAL"
     return Transition.load(database.state.transition)
 
 
 def wanted_as(database: AttachedDatabase, cdc: str) -> AttachedDatabase:
-    """The database as its user wants it captured from now on: another mode is tried at once, even after a loss."""
+    """The database with another requested capture mode, which is tried at once, even after a loss."""
     if cdc == database.cdc:
         return database
     return replace(database, cdc=cdc, state=replace(database.state, hindered=None, lost=None))
 
 
 def with_loss(database: AttachedDatabase, now: datetime, reason: str) -> AttachedDatabase:
-    """The database with the record that changes were missing from its WAL, and how long it stays on triggers then."""
+    """The database with the record that its WAL lacked changes, and how long it stays on triggers because of that."""
     before, times = database.state.lost, 1
     if before is not None and now - before.at < _FORGIVEN:
         times = before.times + 1

@@ -1,11 +1,11 @@
-"""What capture left in a database, or in the lake, and nobody needs any more.
+"""Removes orphans: objects in a database, and captures, that are no longer needed.
 
-- Buffers and triggers of tables that are no longer captured: nobody trims those buffers, so they would grow for ever.
-- A slot that is no longer read, which would keep the server's WAL for ever.
+- Buffers and triggers of tables that are no longer captured: those buffers are not trimmed, so they would grow forever.
+- A slot that is no longer read, which would retain the server's WAL forever.
 - Captures that no stream table reads.
 
-The first two are recorded with what orphans them, or before, and until they are gone: the next holder of the database's
-lock removes what no capture accounts for.
+The first two are recorded before or together with the change that orphans them, and until they are gone: the next
+holder of the database's lock removes what belongs to no capture.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BUFFER_PATIENCE_SECONDS = 0.1
 
 
 def with_orphans(database: AttachedDatabase) -> AttachedDatabase:
-    """The database with the record that tables that are no longer captured may have buffers and triggers."""
+    """The database with the record that tables which are no longer captured may have buffers and triggers."""
     return replace(database, state=replace(database.state, has_orphans=True))
 
 
@@ -42,16 +42,16 @@ def remove_buffers(
     database: AttachedDatabase,
     patience_seconds: float = _BUFFER_PATIENCE_SECONDS,
 ) -> AttachedDatabase:
-    """Remove orphaned buffers and triggers; gives the database as it is recorded then.
+    """Remove orphaned buffers and triggers; returns the database as it is recorded afterwards.
 
     Raises:
-        MillstreamError: LOCK_TIMEOUT; then they are still recorded.
+        MillstreamError: LOCK_TIMEOUT; they are then still recorded.
     """
     if not database.state.has_orphans:
         return database
     settings = replace(buffer_settings(database, catalog), patience_seconds=patience_seconds)
     found = own_tables(connection, settings)
-    # Asked after that: a capture is recorded, as one that is not loaded yet, before anything is made for it.
+    # The catalog is read after that: a capture is recorded, as not yet loaded, before its objects are created.
     kept = {c.oid for c in catalog.captures(database.name) if c.state.buffer is not None or c.version is None}
     for oid in found:
         if oid not in kept:
@@ -65,7 +65,7 @@ def remove_buffers(
 
 
 def leaving_wal(database: AttachedDatabase) -> AttachedDatabase:
-    """The database with nothing known of its WAL but the slot that is to be dropped, if it has one."""
+    """The database without its WAL state, except for the slot that has to be dropped, if there is one."""
     state = database.state
     left = state.unread_slot
     if state.wal is not None:
@@ -76,14 +76,14 @@ def leaving_wal(database: AttachedDatabase) -> AttachedDatabase:
 
 
 def slot_names(slot: Slot) -> SlotNames:
-    """What is recorded of a slot that is to be dropped."""
+    """The record of a slot that has to be dropped."""
     return SlotNames(slot.name, slot.publication)
 
 
 def drop_unread_slot(
     connection: Connection, catalog: Catalog, database: AttachedDatabase, progress: Callable[[str], None]
 ) -> AttachedDatabase:
-    """Drop the slot that is no longer read; if something is in the way now, a later tick tries again."""
+    """Drop the slot that is no longer read; if that is not possible now, a later tick retries."""
     left = database.state.unread_slot
     if left is None:
         return database
@@ -105,7 +105,7 @@ def drop_unread_slot(
 def remove_orphans(
     connection: Connection, catalog: Catalog, database: AttachedDatabase, progress: Callable[[str], None]
 ) -> AttachedDatabase:
-    """Drop the unread slot and remove orphaned buffers, as far as nothing is in the way now."""
+    """Drop the unread slot and remove orphaned buffers, as far as locks and privileges allow."""
     database = drop_unread_slot(connection, catalog, database, progress)
     try:
         return remove_buffers(connection, catalog, database)
@@ -116,7 +116,7 @@ def remove_orphans(
         return database
 
 
-# Captures, by the catalog alone
+# Captures, from the catalog alone
 
 
 def unread_captures(catalog: Catalog, database: str) -> list[Capture]:
@@ -129,18 +129,18 @@ def unread_captures(catalog: Catalog, database: str) -> list[Capture]:
 
 
 def is_wal_unread(catalog: Catalog, database: AttachedDatabase) -> bool:
-    """Whether a database keeps WAL, or is about to, for no capture at all."""
+    """Whether a database retains WAL, or is about to, although it has no captures."""
     keeps = database.mode is not CaptureMode.TRIGGER or database.state.unread_slot is not None
     return keeps and not catalog.captures(database.name)
 
 
 def has_orphaned_buffers(catalog: Catalog, database: AttachedDatabase) -> bool:
-    """Whether tables of a database may still have triggers, and no tick will come to remove them."""
+    """Whether tables of a database may still have triggers that no tick will remove."""
     return database.state.has_orphans and not catalog.captures(database.name)
 
 
 def is_to_be_ended(catalog: Catalog, database: AttachedDatabase) -> bool:
-    """Whether a database has something that is to be ended."""
+    """Whether a database has captures or orphans to remove."""
     return (
         bool(unread_captures(catalog, database.name))
         or is_wal_unread(catalog, database)
@@ -149,5 +149,5 @@ def is_to_be_ended(catalog: Catalog, database: AttachedDatabase) -> bool:
 
 
 def databases_to_end(catalog: Catalog) -> list[str]:
-    """The databases with something to be ended, after a crash or while they could not be reached."""
+    """The databases with captures or orphans to remove, after a crash or while they were unreachable."""
     return [d.name for d in catalog.databases() if is_to_be_ended(catalog, d)]

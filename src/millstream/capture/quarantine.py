@@ -1,8 +1,8 @@
-"""Tables that cannot be brought forward for now: they stay where they are, and the others of their database go on.
+"""Quarantine: tables that cannot be brought forward keep their mirrors as they are, and the other tables continue.
 
 A quarantined table is compared with its mirror before it is followed again, so neither its buffer nor the WAL has to be
-kept for it. A tick for a caller that reads the table tries it again, and raises the error if that fails. Ticks for
-other callers try it as well, but spend a small part of their time on it only.
+kept for it. A tick for a caller that reads the table retries it, and raises the error if that fails. Ticks for other
+callers retry it too, but spend only a small part of their time on it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _ABOUT_ONE_TABLE = frozenset(
         Code.CAPTURE_LOST,
     }
 )
-"""What a table can be quarantined for, where work on that table has raised it; other codes concern more than it."""
+"""The errors that quarantine a table if work on it raises them; other codes concern more than one table."""
 _RESTS = 10.0
-"""Ticks for other callers do not try a table for so many times as long as it took to find out that it fails."""
+"""Ticks for other callers skip a quarantined table for this many times as long as the failed attempt took."""
 
 
 def is_about_one_table(error: MillstreamError) -> bool:
-    """Whether the other tables of a database can go on."""
+    """Whether an error concerns one table only, so that the other tables of its database can continue."""
     return error.code in _ABOUT_ONE_TABLE
 
 
@@ -42,7 +42,7 @@ def quarantined(capture: Capture, error: MillstreamError, now: datetime, took: t
     """The capture with the record of why it is quarantined.
 
     Args:
-        took: how long it took to find out.
+        took: how long the failed attempt took.
     """
     record = Quarantine(RecordedError.of(error), now + _RESTS * took)
     state = replace(capture.state, resync=f"{error.code}: {error.message}", quarantine=record)
@@ -50,12 +50,12 @@ def quarantined(capture: Capture, error: MillstreamError, now: datetime, took: t
 
 
 def error_of(capture: Capture) -> MillstreamError:
-    """Why it is quarantined."""
+    """The error that a capture is quarantined for."""
     assert capture.state.quarantine is not None
     return capture.state.quarantine.error.error
 
 
 def rests(capture: Capture, now: datetime) -> bool:
-    """Whether ticks for other callers do not try it now."""
+    """Whether ticks for other callers skip a quarantined capture now."""
     assert capture.state.quarantine is not None
     return capture.is_whole or now < capture.state.quarantine.until

@@ -1,7 +1,7 @@
-"""Lets applications write to their tables again, where our publication makes PostgreSQL refuse that.
+"""Unblocks writes to source tables that PostgreSQL refuses because of our publication.
 
-A tick takes such a table out of the publication before it does anything else: the application matters more than how
-changes are read. The tick then captures the table by triggers, as one whose changes the WAL does not give.
+A tick removes such a table from the publication before it does anything else: the application matters more than the
+capture mode. The tick then captures the table by triggers, like any table that the WAL does not provide.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def accept_writes(
     captures: Sequence[Capture],
     progress: Callable[[str], None],
 ) -> AttachedDatabase:
-    """Take tables out of the database's publication whose writers are refused; gives the database as recorded then.
+    """Remove tables from the publication if PostgreSQL refuses writes to them; returns the recorded database.
 
-    Where a lock cannot be had, the next tick asks for it again.
+    If a lock cannot be acquired, the next tick retries.
     """
     names = {slot_of(catalog.lake_id(), database.name).publication}
     names |= {known.publication for known in (database.state.wal, database.state.unread_slot) if known is not None}
@@ -40,7 +40,7 @@ def accept_writes(
     if not refused and not database.state.refused_writes:
         return database
     after = database
-    if database.state.wal is not None:  # first: a publication that changes without a record of it has lost changes
+    if database.state.wal is not None:  # recorded first: an unrecorded change of the publication counts as lost changes
         gone = {table.oid for table in refused}
         after = without_published(database, [c.id for c in captures if c.oid in gone])
     after = _recorded(catalog, database, after)
@@ -59,7 +59,7 @@ def _unpublish(
     progress: Callable[[str], None],
 ) -> None:
     progress(
-        f"{table.name} leaves the publication {table.publication}: PostgreSQL refuses to update or delete its rows"
+        f"removing {table.name} from publication {table.publication}: PostgreSQL refuses to update or delete its rows"
     )
     settings = replace(buffer_settings(database, catalog), patience_seconds=_PATIENCE_SECONDS)
     try:
@@ -77,7 +77,7 @@ def _recorded(catalog: Catalog, before: AttachedDatabase, after: AttachedDatabas
 
 
 def warnings_between(before: AttachedDatabase, after: AttachedDatabase) -> list[str]:
-    """What a user is warned of once: the tables whose writers only their owner can unblock."""
+    """Warnings, given once per table, about tables to which only their owner can unblock writes."""
     known, found = before.state.refused_writes, after.state.refused_writes
     return [
         f"PostgreSQL refuses to update or delete rows of {table}: it is published without a replica identity; "

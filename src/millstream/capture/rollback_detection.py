@@ -1,17 +1,17 @@
-"""Whether a database was put back to an earlier state under the same identity.
+"""Detects that a database was put back to an earlier state under the same identity.
 
-A restored copy of the server's files restores its old transaction ids, too: new transactions get ids that the position
-counts as read, and the mirrors may hold what never happened.
+Restoring a copy of the server's files also restores its old transaction ids: new transactions get ids that the position
+counts as read, and the mirrors may hold rows that the database never committed.
 
-A server that crashes loses what was not durable. So what is read is made durable first, in this order:
+A server that crashes loses what was not durable. So changes are made durable before they are landed, in this order:
 
 1. A tick takes its snapshot, and reads the changes that the snapshot sees.
-2. It writes the snapshot into the database as its mark, by a durable commit, which makes all durable that it sees.
+2. It writes the snapshot into the database as its mark. That commit is durable, and so is everything it sees.
 3. It lands the changes, and records its position and the mark in the catalog, in one transaction.
 4. It trims the buffers.
 
-Wherever in between the server crashes, it comes back with a mark that covers the recorded one, and with transaction
-ids and WAL past the position. Files from before step 2 have an older mark, no matter what was written since.
+Regardless of when the server crashes, it comes back with a mark that covers the recorded one, and with transaction ids
+and WAL past the position. Files from before step 2 have an older mark, regardless of later writes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_older(
 ) -> bool:
     """Whether a database is at an earlier state than its mirrors.
 
-    The mark is read only if the server was restarted: without that no files can be put back.
+    The mark is read only if the server was restarted: files cannot be restored without a restart.
     """
     positions = [database.position, *(c.state.position for c in captures)]
     mark, found = database.state.mark, None
@@ -48,10 +48,10 @@ def went_back(here: DatabaseState, positions: Iterable[Position], mark: str | No
     """Whether a database is behind what was recorded of it.
 
     Args:
-        here: where it is now.
-        positions: up to where it was read.
-        mark: the one that was recorded.
-        found: the one that the database has; None if that is not known.
+        here: its current state.
+        positions: the positions that were read.
+        mark: the mark in the catalog.
+        found: the mark in the database; None if it is not known.
     """
     if any(_is_before(here, position) for position in positions):
         return True
@@ -66,5 +66,5 @@ def _is_before(here: DatabaseState, position: Position) -> bool:
 
 
 def unrecognised(database: AttachedDatabase) -> AttachedDatabase:
-    """The database with an identity that no database has, so that the one that answers counts as another one."""
+    """The database with an identity that no database has, so that the next connection counts as another database."""
     return replace(database, timeline=_NO_TIMELINE)

@@ -1,4 +1,4 @@
-"""One snapshot of a database, in which changes, and if need be whole tables, are read."""
+"""One snapshot of a database, in which a tick reads changes and, where needed, whole tables."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from millstream.sources.postgres.load.exported_snapshot import ExportedSnapshot
 from millstream.sources.postgres.load.initial_load import read_small, spark_files, spark_frame
 from millstream.sources.postgres.load.spark_reader import coded_error
 from millstream.sources.postgres.server.relations import Relation
-from millstream.sources.postgres.server.snapshot_transaction import database_state, polling
+from millstream.sources.postgres.server.snapshot_transaction import database_state, tick_transaction
 from millstream.sources.postgres.values.types import MirrorColumn
 
 _STEP = 2
-"""Progress is reported in steps of so many hundredths."""
+"""Progress is reported in steps of this many percent."""
 
 
 @dataclass(frozen=True)
 class SourceSnapshot:
-    """A transaction of a source database, and the one snapshot that it sees.
+    """A transaction of a source database and its snapshot.
 
     Args:
         position: the snapshot as text.
         relations: the tables that are locked and can be read as a whole, by the ids of their captures.
-        exported: the snapshot that other connections can read those tables in.
+        exported: the exported snapshot, in which other connections can read these tables.
     """
 
     connection: Connection
@@ -43,7 +43,7 @@ class SourceSnapshot:
     exported: ExportedSnapshot | None = None
 
     def metadata(self, position: Position | None = None) -> dict[str, object]:
-        """What a mirror's commit says: where in which database it is."""
+        """The metadata of a mirror's commit: its position, and in which database."""
         return {
             "postgres": {
                 "position": dict(position or {"snapshot": self.position}),
@@ -57,7 +57,7 @@ class SourceSnapshot:
     def contents(
         self, worker: Worker, capture_id: str, columns: Sequence[MirrorColumn], progress: Callable[[str], None]
     ) -> Iterator[Rows]:
-        """The rows of a table: on the driver if they are few, else a frame that is read from the database once.
+        """The rows of a table: on the driver if there are few, otherwise a frame that reads the database only once.
 
         Raises:
             MillstreamError: PRIVILEGE_MISSING, VALUE_UNSUPPORTED, SNAPSHOT_LOST, ...
@@ -85,7 +85,7 @@ class SourceSnapshot:
         metadata: Mapping[str, object],
         progress: Callable[[str], None],
     ) -> int:
-        """Append the rows of a table to its mirror; gives the mirror's version.
+        """Append the rows of a table to its mirror; returns the mirror's version.
 
         Raises:
             MillstreamError: PRIVILEGE_MISSING, VALUE_UNSUPPORTED, SNAPSHOT_LOST, ...
@@ -122,7 +122,7 @@ def _workers_errors_coded() -> Iterator[None]:
 
 
 class _Report:
-    """Reports the rows read, now and then."""
+    """Reports the number of rows read, at intervals."""
 
     def __init__(self, name: str, progress: Callable[[str], None]) -> None:
         self._name = name
@@ -140,13 +140,13 @@ class _Report:
 def source_snapshot(
     address: Address, connection: Connection, relations: Mapping[str, Relation], trusted: Sequence[str] = ()
 ) -> Iterator[SourceSnapshot]:
-    """A snapshot by a connection that is open already, or, where whole tables are to be read, by one of its own.
+    """A snapshot of the given connection, or, if whole tables are to be read, of a connection of its own.
 
     Args:
         trusted: the setting `trusted_owners`.
     """
     if not relations:
-        with polling(connection) as here:
+        with tick_transaction(connection) as here:
             yield SourceSnapshot(connection, here.snapshot, here.identity)
         return
     with ExportedSnapshot(address, list(relations.values()), trusted=trusted) as exported:

@@ -1,12 +1,12 @@
-"""A tick: brings all mirrors of a database from where they are to one snapshot of it.
+"""A tick: brings all mirrors of a database to one snapshot of it.
 
-A tick reads the changes first; then it records itself; the commit to each mirror carries its number; and the catalog
-moves last, in one transaction. If the process dies in between, the record stays, and the next tick looks at the
-mirrors: each is where its last commit says, and goes on from there. So mirrors may be at different positions for a
-while, but no reader is given their versions until they are all at one; a table that cannot be brought there is
-quarantined.
+A tick reads the changes first; then it records itself; the commit to each mirror carries its number; and the catalog is
+updated last, in one transaction. If the process dies in between, the record of the tick stays, and the next tick reads
+the position of each mirror from its last commit and continues from there. So mirrors can be at different positions
+between ticks, but their versions are handed out only when all are at the same one; a table that cannot be brought there
+is quarantined.
 
-`run_tick` makes a plan (`tick_plan`) and has stages execute it, until one attempt reaches its snapshot.
+`run_tick` makes a plan (`tick_plan`) and lets the stages execute it, until an attempt reaches its snapshot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import assert_never
 
 from millstream.capture.change_readers import Reading, RereadError
-from millstream.capture.drift import Action, Verdict
+from millstream.capture.drift import Action, Decision
 from millstream.capture.landing import recover
 from millstream.capture.mode_switch import with_loss
 from millstream.capture.orphans import remove_orphans
@@ -57,11 +57,11 @@ _TRIES = 10
 class _Outcome(Enum):
     DONE = auto()
     AGAIN = auto()
-    """Tables need more than was prepared for."""
+    """Tables need preparation before another attempt."""
     FEWER = auto()
     """Tables were quarantined."""
     PIECE = auto()
-    """Some of the way is done."""
+    """Part of the changes was landed."""
 
 
 def run_tick(
@@ -70,7 +70,7 @@ def run_tick(
     database: AttachedDatabase,
     at_snapshot: Callable[[SourceSnapshot], None] | None = None,
 ) -> Ticked:
-    """Bring the mirrors forward that can be; the caller holds the database's lock.
+    """Bring the mirrors of a database forward; the caller holds the database's lock.
 
     Args:
         at_snapshot: called with the snapshot that the mirrors were brought to, while its transaction is open.
@@ -101,7 +101,7 @@ def run_tick(
     raise MillstreamError(
         Code.LOCK_TIMEOUT,
         f"the tables of {database.name} kept changing through concurrent DDL; gave up after {_TRIES} attempts",
-        hint="refresh again when that has ended",
+        hint="refresh again when the DDL has finished",
     )
 
 
@@ -118,7 +118,7 @@ def _prepare(
     is_known = outset.step is not DatabaseStep.START_OVER
     if is_known and is_older(context.connection, here, database, followed(captures, outset.quarantined)):
         database = unrecognised(database)
-        context.catalog.put_database(database)  # once there are as many new transactions, nothing shows it any more
+        context.catalog.put_database(database)  # at once: after enough new transactions it cannot be detected any more
         outset = plan_outset(database, captures, here.identity, request, moved, context.now())
     state = TickState(
         database=database,
@@ -138,10 +138,10 @@ def _prepare(
             )
             state = replace(state, database=database)
         case DatabaseStep.PUBLISH:
-            verdict = Verdict(Action.REINSTALL, CaptureReason.NOT_PUBLISHED)
+            decision = Decision(Action.REINSTALL, CaptureReason.NOT_PUBLISHED)
             for id_ in outset.unpublished:
-                state = replace(state, reasons={**state.reasons, id_: verdict.reason})
-                state = reinstall(context, state, id_, verdict)
+                state = replace(state, reasons={**state.reasons, id_: decision.reason})
+                state = reinstall(context, state, id_, decision)
         case _:
             assert_never(outset.step)
     return state
@@ -153,7 +153,7 @@ def _attempt(
     state: TickState,
     at_snapshot: Callable[[SourceSnapshot], None] | None,
 ) -> tuple[TickState, _Outcome]:
-    """Take a snapshot, plan, and execute the plan, or prepare for the next attempt."""
+    """Take a snapshot, make a plan, and execute it or prepare the next attempt."""
     identity = database_state(context.connection).identity
     if identity != state.identity:
         state = distrust(context, replace(state, identity=identity), str(Reason.DATABASE_REPLACED))
@@ -174,25 +174,25 @@ def _attempt(
                 if reading is None:
                     return state, _Outcome.AGAIN
                 state, landed = land(context, request, state, snapshot, plan, reading)
-                state, obstacle = complete(context, state, snapshot, reading, landed)
+                state, hindrance = complete(context, state, snapshot, reading, landed)
                 if reading.is_complete and at_snapshot is not None:
                     at_snapshot(snapshot)
     except TableError as error:
-        if error.code is Code.SOURCE_CHANGED:  # it was there before it was to be locked
+        if error.code is Code.SOURCE_CHANGED:  # the table disappeared before it was locked
             return state, _Outcome.AGAIN
         return quarantine_tables(context, state, error), _Outcome.FEWER
     if reading is None:
-        for id_, verdict in plan.reinstall.items():
-            state = reinstall(context, state, id_, verdict)
+        for id_, decision in plan.reinstall.items():
+            state = reinstall(context, state, id_, decision)
         return state, _Outcome.AGAIN
-    state = clean_up(context, state, landed.touched, reading, obstacle)
+    state = clean_up(context, state, landed.touched, reading, hindrance)
     return state, _Outcome.DONE if reading.is_complete else _Outcome.PIECE
 
 
 def _read(
     context: TickContext, state: TickState, snapshot: SourceSnapshot, plan: TickPlan
 ) -> tuple[TickState, Reading | None]:
-    """What was read; None if tables are to be compared first, which the state says then."""
+    """Read the changes; the reading is None if tables have to be compared first, which the state then records."""
     try:
         return state, read(context, state, snapshot, plan)
     except RereadError as error:

@@ -1,7 +1,7 @@
-"""What a tick is to do: pure functions from what is recorded and what a poll sees to a frozen plan.
+"""Plans a tick: pure functions that turn the catalog's records and a poll into a frozen plan.
 
-A tick plans twice. At its outset it knows the catalog and where the database is: then it decides what the database as a
-whole needs (`Outset`). Once it has polled the tables under a snapshot it decides what each of them needs (`TickPlan`).
+A tick plans twice. At its outset it knows the catalog and the database's state, and decides what the database as a
+whole needs (`Outset`). Once it has polled the tables under a snapshot, it decides what each table needs (`TickPlan`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
 
-from millstream.capture.drift import Action, Sighting, Verdict, judge
+from millstream.capture.drift import Action, Decision, Sighting, decide
 from millstream.capture.quarantine import error_of, rests
 from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
 from millstream.catalog.numeric_ranges import NumericRanges
@@ -28,11 +28,11 @@ class TickRequest:
     """What the caller of a tick asks for.
 
     Args:
-        wanted: names of tables; of those that nothing captures, or that are quarantined, only these must be read.
-        wider: further columns that a capture shall have from now on.
-        needs_snapshot: whether the caller uses the snapshot itself; then there is one even if nothing was written.
-        is_first: the first tick of this process, which looks at every mirror: an older copy of the catalog may have
-            been restored, and then the buffers no longer have what came since.
+        wanted: names of tables; of the tables that are always read as a whole or are quarantined, only these are read.
+        wider: columns to add to captures.
+        needs_snapshot: whether the caller uses the snapshot; the tick then takes one even if nothing was written.
+        is_first: the first tick of this process, which checks every mirror: an older copy of the catalog may have
+            been restored, and the buffers then lack the changes since that copy.
     """
 
     wanted: Collection[str] = ()
@@ -41,7 +41,7 @@ class TickRequest:
     is_first: bool = False
 
     def missing_columns(self, captures: Mapping[str, Capture]) -> dict[str, list[MirrorColumn]]:
-        """What of `wider` the mirrors do not have: an earlier attempt may have given it to them already."""
+        """The columns of `wider` that the mirrors lack: an earlier attempt may have added some."""
         have = {id_: {name for name, _, _ in capture.columns} for id_, capture in captures.items()}
         more = {id_: [c for c in columns if c.name not in have[id_]] for id_, columns in self.wider.items()}
         return {id_: columns for id_, columns in more.items() if columns}
@@ -56,9 +56,9 @@ class DatabaseStep(Enum):
     START_OVER = auto()
     """It was replaced, restored or put back: compare all its tables."""
     SWITCH_FORWARD = auto()
-    """Triggers capture it: take the next step to the WAL, if there is one."""
+    """Triggers capture it: take the next step of a switch to the WAL, if there is one."""
     PUBLISH = auto()
-    """Its WAL is read: publish the tables that the WAL does not give."""
+    """Its WAL is read: publish the tables that the WAL does not provide."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Outset:
 
     Args:
         step: what the database needs.
-        reasons: why captures have to be compared, as far as the database need not be asked.
-        quarantined: captures that are not tried, and why.
-        unpublished: followed captures that the WAL does not give.
+        reasons: why captures have to be compared, as far as the catalog and the mirrors show.
+        quarantined: captures that are not retried, and why.
+        unpublished: followed captures that the WAL does not provide.
     """
 
     step: DatabaseStep
@@ -79,7 +79,7 @@ class Outset:
 
 
 def unasked(captures: Collection[Capture], request: TickRequest) -> dict[str, MillstreamError]:
-    """The quarantined captures that the caller does not ask for, and why they are quarantined."""
+    """The quarantined captures that the caller did not request, and why they are quarantined."""
     found = [c for c in captures if c.state.quarantine is not None]
     return {c.id: error_of(c) for c in found if c.name not in request.wanted and c.id not in request.wider}
 
@@ -87,7 +87,7 @@ def unasked(captures: Collection[Capture], request: TickRequest) -> dict[str, Mi
 def known_reasons(
     captures: Mapping[str, Capture], quarantined: Collection[str], request: TickRequest, moved: Mapping[str, str]
 ) -> dict[str, str]:
-    """Why captures have to be compared, as far as the database need not be asked.
+    """Why captures have to be compared, as far as the catalog and the mirrors show.
 
     Args:
         moved: why mirrors are not at their recorded versions.
@@ -120,11 +120,11 @@ def is_idle(
     moved: Mapping[str, str],
     views: Collection[str],
 ) -> bool:
-    """Whether there is nothing to do: nothing was written anywhere since the last tick, and nobody needs a snapshot.
+    """Whether there is nothing to do: nothing was written since the last tick, and no snapshot is requested.
 
     Args:
-        seen: which database answers, and its snapshot.
-        views: those of its views that queries read.
+        seen: the identity of the connected database, and its snapshot.
+        views: the views of the database that queries read.
     """
     quarantined = unasked(captures.values(), request)
     identity, snapshot = seen
@@ -134,7 +134,7 @@ def is_idle(
         return False
     if database.position is None or database.position.get("snapshot") != snapshot:
         return False
-    if database.mode is CaptureMode.WAL and database.cdc == "trigger":  # nobody has to write for it to go back
+    if database.mode is CaptureMode.WAL and database.cdc == "trigger":  # the switch back needs no writes
         return False
     if not set(views) <= database.state.views.keys():
         return False
@@ -152,7 +152,7 @@ def plan_outset(
     """What to do before the tables are polled.
 
     Args:
-        identity: which database answers.
+        identity: the identity of the connected database.
     """
     asked = unasked(captures.values(), request).items()
     quarantined = {id_: error for id_, error in asked if rests(captures[id_], now)}
@@ -175,28 +175,28 @@ class TickPlan:
     """What a tick does about each captured table, under one snapshot.
 
     Args:
-        verdicts: what to do about each capture, and why.
-        reasons: why captures are to be compared with their tables.
+        decisions: what to do about each capture, and why.
+        reasons: why captures have to be compared with their tables.
         follow: captures whose changes are read.
         resync: captures that are compared with their tables, and why.
-        reinstall: captures whose tables are captured again first; then another attempt is made.
-        drop: captures that are no longer brought forward: their tables are gone, or have other columns.
-        quarantine: captures that stay where they are, and why.
-        unlocked: captures to be compared whose tables this attempt has not locked: the next one does.
+        reinstall: captures whose tables are captured again before another attempt is made.
+        drop: captures that are no longer brought forward: their tables are gone, or their columns have changed.
+        quarantine: captures that are not brought forward, and why.
+        unlocked: captures to be compared whose tables this attempt has not locked; the next attempt locks them.
     """
 
-    verdicts: Mapping[str, Verdict]
+    decisions: Mapping[str, Decision]
     reasons: Mapping[str, str]
     follow: tuple[str, ...]
     resync: Mapping[str, str]
-    reinstall: Mapping[str, Verdict]
+    reinstall: Mapping[str, Decision]
     drop: frozenset[str]
     quarantine: Mapping[str, MillstreamError]
     unlocked: frozenset[str]
 
     @property
     def is_executable(self) -> bool:
-        """Whether changes can be read and landed now; else the tick prepares, and tries again."""
+        """Whether changes can be read and landed now; otherwise the tick prepares another attempt."""
         return not self.reinstall and not self.unlocked
 
 
@@ -211,42 +211,42 @@ def plan_tick(
     """What to do about each captured table.
 
     Args:
-        captures: as they are recorded, or as this tick has made them, by id.
+        captures: the captures, by id, as this tick has made them so far.
         seen: what a poll sees of each.
-        ranges: those that users have declared.
-        reasons: why captures are to be compared, as far as that is known already.
-        quarantined: captures that are not tried, and why.
+        ranges: the ranges that users have declared.
+        reasons: why captures have to be compared, as far as known.
+        quarantined: captures that are not retried, and why.
         locked: captures whose tables are locked, so that they can be read as a whole.
     """
-    verdicts = {
-        id_: _verdict(capture, seen[id_], ranges, is_compared=id_ in reasons, is_quarantined=id_ in quarantined)
+    decisions = {
+        id_: _decision(capture, seen[id_], ranges, is_compared=id_ in reasons, is_quarantined=id_ in quarantined)
         for id_, capture in captures.items()
     }
     compared = dict(reasons)
-    for id_, verdict in verdicts.items():
-        if verdict.action in (Action.RESYNC, Action.REINSTALL):
-            compared.setdefault(id_, verdict.reason)
-    kept = {id_: error for id_, error in quarantined.items() if verdicts[id_].action is Action.QUARANTINE}
-    read = [c.id for c in followed(captures, kept) if verdicts[c.id].action is Action.FOLLOW]
+    for id_, decision in decisions.items():
+        if decision.action in (Action.RESYNC, Action.REINSTALL):
+            compared.setdefault(id_, decision.reason)
+    kept = {id_: error for id_, error in quarantined.items() if decisions[id_].action is Action.QUARANTINE}
+    read = [c.id for c in followed(captures, kept) if decisions[c.id].action is Action.FOLLOW]
     resync = (Action.FOLLOW, Action.RESYNC)
     return TickPlan(
-        verdicts=verdicts,
+        decisions=decisions,
         reasons=compared,
         follow=tuple(id_ for id_ in read if id_ not in compared),
-        resync={id_: reason for id_, reason in compared.items() if verdicts[id_].action in resync},
-        reinstall={id_: v for id_, v in verdicts.items() if v.action is Action.REINSTALL},
-        drop=frozenset(id_ for id_, v in verdicts.items() if v.action in _UNREADABLE),
+        resync={id_: reason for id_, reason in compared.items() if decisions[id_].action in resync},
+        reinstall={id_: v for id_, v in decisions.items() if v.action is Action.REINSTALL},
+        drop=frozenset(id_ for id_, v in decisions.items() if v.action in _UNREADABLE),
         quarantine=kept,
-        unlocked=frozenset(id_ for id_ in compared if id_ not in locked and verdicts[id_].action not in _UNREADABLE),
+        unlocked=frozenset(id_ for id_ in compared if id_ not in locked and decisions[id_].action not in _UNREADABLE),
     )
 
 
-def _verdict(
+def _decision(
     capture: Capture, seen: Sighting, ranges: NumericRanges, *, is_compared: bool, is_quarantined: bool
-) -> Verdict:
-    verdict = judge(capture, seen, ranges.of_table(capture.schema, capture.table))
-    if verdict.action is Action.RESYNC and capture.is_whole and not is_compared:
-        verdict = replace(verdict, action=Action.FOLLOW)  # it is compared when somebody reads it
-    if is_quarantined and verdict.action not in _UNREADABLE:
-        verdict = replace(verdict, action=Action.QUARANTINE)
-    return verdict
+) -> Decision:
+    decision = decide(capture, seen, ranges.of_table(capture.schema, capture.table))
+    if decision.action is Action.RESYNC and capture.is_whole and not is_compared:
+        decision = replace(decision, action=Action.FOLLOW)  # it is compared only when it is wanted
+    if is_quarantined and decision.action not in _UNREADABLE:
+        decision = replace(decision, action=Action.QUARANTINE)
+    return decision

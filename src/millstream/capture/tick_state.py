@@ -1,4 +1,4 @@
-"""What a tick works with, what it has made of its database so far, and what it gives its caller."""
+"""The context of a tick, its state so far, and its result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TickContext:
 
     Args:
         connection: in autocommit mode; `second` gives another one.
-        switch: what this process knows of how the database is captured.
+        switch: the state of the database's mode switch in this process.
         began: when the tick began, by the monotonic clock.
     """
 
@@ -48,12 +48,12 @@ class TickState:
     """A database and its captures, as a tick has made them so far.
 
     Args:
-        captures: those that are loaded, by id.
-        recorded: the same as the catalog holds them.
-        reasons: why captures are to be compared with their tables, as far as it is known yet.
-        quarantined: why captures stay where they are.
-        identity: which database the tick is about to read.
-        started: when the server of the database had started at the tick's outset.
+        captures: the loaded captures, by id.
+        recorded: the same captures as the catalog records them.
+        reasons: why captures have to be compared with their tables, as far as known.
+        quarantined: why captures are not brought forward.
+        identity: the identity of the database that the tick is about to read.
+        started: the server's start time, as seen at the tick's outset.
     """
 
     database: AttachedDatabase
@@ -70,16 +70,16 @@ class TickState:
         return followed(self.captures, self.quarantined)
 
     def with_capture(self, capture: Capture) -> TickState:
-        """With a capture as it is now."""
+        """The state with a changed capture."""
         return replace(self, captures={**self.captures, capture.id: capture})
 
     def with_plan(self, plan: TickPlan) -> TickState:
-        """With what a plan has found out."""
+        """The state with what a plan has determined."""
         return replace(self, reasons=plan.reasons, quarantined=plan.quarantine)
 
 
 def quarantine(context: TickContext, state: TickState, capture_id: str, error: MillstreamError) -> TickState:
-    """Go on without a table.
+    """Quarantine a table and continue with the others.
 
     Raises:
         MillstreamError: the error itself, if it concerns more than that table.
@@ -97,7 +97,7 @@ def quarantine(context: TickContext, state: TickState, capture_id: str, error: M
 
 
 def quarantine_tables(context: TickContext, state: TickState, error: TableError) -> TickState:
-    """Go on without the tables that an error names.
+    """Quarantine the tables that an error names, and continue with the others.
 
     Raises:
         MillstreamError: the error itself, if it names no captured table.
@@ -115,9 +115,9 @@ class Ticked:
     """A database after a tick.
 
     Args:
-        captures: those that are loaded, by id.
+        captures: the loaded captures, by id.
         quarantined: why captures were not brought forward.
-        all_captures: all captures as they were recorded before, also those that are being loaded.
+        all_captures: all captures as recorded before the tick, including those that are being loaded.
     """
 
     database: AttachedDatabase
@@ -132,10 +132,10 @@ class Ticked:
         return {c.name: c.version for c in current if c.version is not None}
 
     def refuse(self, names: Collection[str], named_views: Collection[str] = ()) -> None:
-        """Raise what keeps some tables from being brought forward, or some views from being read.
+        """Raise the error that keeps one of the tables from being brought forward, or one of the views from being read.
 
         Args:
-            named_views: those that queries name themselves.
+            named_views: the views that queries name directly.
 
         Raises:
             MillstreamError: why a table is quarantined; PRIVILEGE_MISSING.

@@ -26,9 +26,9 @@ _APPLICATION = re.compile(r"millstream (\d+)@(.*)")
 
 
 class AdvisoryLocks:
-    """The lock backend of a shared catalog. Each session has a connection of its own, kept for the next one.
+    """The lock backend of a shared catalog. Each session has its own connection, which is kept for the next one.
 
-    A connection pooler between that hands out connections per transaction breaks session locks.
+    An external connection pooler that assigns connections per transaction breaks session locks.
     """
 
     def __init__(self, url: URL, lake_id: str) -> None:
@@ -39,7 +39,7 @@ class AdvisoryLocks:
             connect_args=postgres_arguments(url),
             pool_pre_ping=True,
             max_overflow=-1,
-            isolation_level="AUTOCOMMIT",  # else a waiting or working holder would be idle in a transaction
+            isolation_level="AUTOCOMMIT",  # otherwise a waiting or working holder would be idle in a transaction
         )
 
     @contextmanager

@@ -12,7 +12,7 @@ from millstream.naming import attached_name
 
 
 class CaptureMode(StrEnum):
-    """How the changes of a database are captured, all its tables alike."""
+    """How the changes of a database are captured; the same for all its tables."""
 
     TRIGGER = "TRIGGER"
     TRANSITIONING = "TRANSITIONING"
@@ -21,7 +21,7 @@ class CaptureMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTick:
-    """A tick that was begun: the position it brings the mirrors to, so that a crash can be repaired."""
+    """A tick that was begun: the position it brings the mirrors to, for recovery after a crash."""
 
     id: int
     position: Position
@@ -29,14 +29,14 @@ class OpenTick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedDatabase:
-    """A PostgreSQL database, and how far its captured tables were landed: one position for all of them.
+    """A PostgreSQL database, and how far its captured tables were read into their mirrors: one position for all.
 
     Args:
         address: a reference without secrets.
-        cdc: what the user wants: `auto`, `trigger` or `wal`; `mode` is what is.
-        system, timeline, database, database_oid: its identity when it was read last.
+        cdc: the requested capture: `auto`, `trigger` or `wal`; `mode` is the actual one.
+        system, timeline, database, database_oid: its identity when it was last read.
         position: None before the first table is captured.
-        last_tick: the highest number a tick has had; each is one transaction number in the mirrors.
+        last_tick: the highest number of a tick; each is one transaction number in the mirrors.
     """
 
     name: str
@@ -55,24 +55,24 @@ class AttachedDatabase:
 
     @property
     def hindrance(self) -> str | None:
-        """Why triggers capture it where its WAL would be read."""
+        """Why triggers capture the database although its WAL should be read."""
         if self.cdc == "trigger" or self.mode is not CaptureMode.TRIGGER:
             return None
         return self.state.hindered
 
     def mirror_position(self, capture: Capture) -> Position | None:
-        """Where the mirror of a captured table is: with the others, or where it was loaded or quarantined."""
+        """The position of a captured table's mirror: that of the others, or where it was loaded or quarantined."""
         return capture.state.position or self.position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """A captured table: which columns of it, as what it was known, and where its mirror lies.
+    """A captured table: its captured columns, its identity, and where its mirror is stored.
 
     Args:
         id: the application id of the mirror's transactions.
         columns: name, PostgreSQL type and Spark type of each captured column.
-        shape, filenodes: the fingerprints of `Relation` when it was looked at last.
+        shape, filenodes: the fingerprints of `Relation` when it was last checked.
         version: the mirror's version at the database's position; None before it is loaded.
     """
 

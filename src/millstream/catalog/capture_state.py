@@ -1,9 +1,8 @@
-"""What capture records of a database and of a captured table, beside what identifies them.
+"""What capture records about a database and a captured table, in addition to their identity.
 
-`load` and `dump` translate from and to the JSON of the catalog. What is at its default is not written. A key that is
-not known is refused: a newer catalog is refused by its version before it is read, so an unknown key means a damaged
-catalog or a missing migration, and writing the state again without it could lose e.g. the record of a slot to be
-dropped.
+`load` and `dump` translate from and to the catalog's JSON. Default values are not written. An unknown key is refused: a
+newer catalog is refused by its version before it is read, so an unknown key means a damaged catalog or a missing
+migration, and writing the state again without it could lose e.g. the record of a slot to drop.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class SeenView:
     """A view of a database as a tick saw it.
 
     Args:
-        mark: the fingerprint of its text; empty for a view that is gone.
+        mark: the fingerprint of its text; empty for a view that no longer exists.
         reading: why the tables that its text names may not be read through it.
         naming: why a query may not name it.
     """
@@ -112,22 +111,22 @@ class WalLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseState:
-    """What capture records of a database.
+    """What capture records about a database.
 
     Args:
         buffer_schema: the schema that holds its buffers.
-        role: the role that captures and serves, and owns all that millstream made; None if attached before that was
-            recorded.
+        role: the role that captures and serves, and owns all objects that millstream created; None if the database was
+            attached before this was recorded.
         numeric: the ranges declared for columns of `numeric`, as `NumericRanges` dumps them.
         views: its views that queries read, as the last tick saw them, by their names in queries.
         wal: how its WAL is read; None while triggers capture it.
-        transition: a move to the WAL that is under way, as `Transition` dumps it.
+        transition: a switch to the WAL that is under way, as `Transition` dumps it.
         triggers_installed: a snapshot by which triggers were in place again, while the WAL is still read.
         unread_slot: a slot that is no longer read and not dropped yet.
-        hindered: why it stays on triggers, or came back to them.
-        has_orphans: tables that are no longer captured may still have buffers and triggers.
+        hindered: why it stays on triggers, or returned to them.
+        has_orphans: whether tables that are no longer captured may still have buffers and triggers.
         lost: how often and when changes were missing from its WAL.
-        mark: the mark that the last tick that landed changes of triggers wrote there.
+        mark: the mark that the last tick that read changes from buffers wrote into the database.
         server_started: when its server had started, as a tick saw it.
         is_guarded: whether it refuses DDL that changes captured columns.
         refused_writes: what owners have to run before applications can write to their tables again, by table.
@@ -202,16 +201,16 @@ class DatabaseState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferState:
-    """The buffer that triggers collect a table's changes in.
+    """The buffer in which triggers record a table's changes.
 
     Args:
-        schema: where it lies.
-        columns: those whose values it holds.
+        schema: the buffer's schema.
+        columns: the columns whose values it holds.
         by_row: whether triggers fire for each row.
-        leaves: the partitions that have triggers of their own.
+        leaves: the partitions that have their own triggers.
         is_always: whether the triggers fire in every session.
         state: a fingerprint of the triggers.
-        made_for: the fingerprint of the table's columns that it was made for, where the capture has another one.
+        made_for: the fingerprint of the table's columns for which it was created, if the capture has another one.
     """
 
     schema: str
@@ -251,7 +250,7 @@ class BufferState:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Why a table could not be brought forward with the others, and until when ticks for others do not try again."""
+    """Why a table could not be brought forward with the others, and until when ticks for others do not retry it."""
 
     error: RecordedError
     until: datetime
@@ -259,18 +258,18 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureState:
-    """What capture records of a captured table.
+    """What capture records about a captured table.
 
     Args:
         stale: why its mirror is no longer brought forward, and the table must be captured again.
-        missing: why its mirror is no longer brought forward: the table is gone.
-        resync: why its mirror is to be compared with the table.
+        missing: why its mirror is no longer brought forward: the table no longer exists.
+        resync: why its mirror must be compared with the table.
         quarantine: why it could not be brought forward with the others.
-        position: where its mirror is, if not at the database's position.
-        reached_at: when its mirror was there, where that is known.
-        buffer: where triggers collect its changes.
+        position: the position of its mirror, if that is not the database's.
+        reached_at: when its mirror reached that position, if known.
+        buffer: where triggers record its changes.
         is_whole: nothing records its changes (a foreign table or materialized view): it is compared with its mirror
-            whenever it is read.
+            each time it is read.
         not_null: its columns that are never NULL.
     """
 
@@ -338,5 +337,5 @@ _CAPTURE_KEYS = frozenset(
 
 
 def _without_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """All but what `load` gives anyway: None, False, and what is empty."""
+    """All values except the defaults of `load`: None, False and empty values."""
     return {key: value for key, value in stored.items() if value not in (None, False, "", [], {})}

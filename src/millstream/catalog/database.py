@@ -1,7 +1,7 @@
 """The connection to the catalog's database: SQLite in the lake, or a PostgreSQL that several machines share.
 
-Everything above sees two things only: `read()` and `write()`, each one transaction. A read is a snapshot, a write is
-serialised against other writes of the same rows, and no SQLAlchemy error leaves either.
+Callers only use `read()` and `write()`, each one transaction. A read is a snapshot, a write is serialised against other
+writes of the same rows, and both translate SQLAlchemy's errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING
 _VARIABLE = "env:"
 _WRITES, _DURABLE = "millstream_writes", "millstream_durable"
 
-# Primary result codes of SQLite by what a user can do about them.
+# Primary result codes of SQLite, grouped by what a user can do about them.
 _UNWRITABLE = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
@@ -57,12 +57,12 @@ class Database:
         self._engine = engine
         self._writing = engine.execution_options(**{_WRITES: True})
         self._durably = engine.execution_options(**{_WRITES: True, _DURABLE: True})
-        # Several SELECTs of one read must agree. SQLite's snapshots do; PostgreSQL's only from this level up.
+        # Several SELECTs of one read must agree. In SQLite they do; in PostgreSQL only from this isolation level up.
         self._reading = engine if self.is_embedded else engine.execution_options(isolation_level="REPEATABLE READ")
 
     @classmethod
     def at(cls, url_or_path: str | Path) -> Database:
-        """The database of a `postgresql://` or `sqlite://` URL, or of a lake's directory (made if missing).
+        """The database of a `postgresql://` or `sqlite://` URL, or of a lake's directory (created if missing).
 
         A URL may also be `env:NAME`: the environment variable of that name holds it.
         """
@@ -95,10 +95,10 @@ class Database:
 
     @contextmanager
     def write(self, *, is_durable: bool = False) -> Iterator[Connection]:
-        """A transaction that takes SQLite's only write lock at its start, so that it can never fail half-way for it.
+        """A transaction that takes SQLite's only write lock at its start, so that it never fails half-way to get it.
 
         Args:
-            is_durable: it and all before it outlive a power cut, as they do on a PostgreSQL in any case.
+            is_durable: it and all before it survive a power cut, as they always do in PostgreSQL.
         """
         with self._translated(), (self._durably if is_durable else self._writing).begin() as connection:
             yield connection
@@ -112,7 +112,7 @@ class Database:
         try:
             yield
         except StatementError as e:
-            # A parameter that cannot be stored, e.g. a time without a zone: a mistake of the program, shown as it is.
+            # A parameter that cannot be stored, e.g. a time without a zone, is a bug: raise it unchanged.
             if e.orig is not None and not isinstance(e, DBAPIError):
                 raise e.orig from None
             raise translated(e, self.label) from e
@@ -121,24 +121,24 @@ class Database:
 
 
 def is_directory(url_or_path: str | Path) -> bool:
-    """Whether `Database.at` takes this for a lake's directory."""
+    """Whether `Database.at` treats this as a lake's directory."""
     return isinstance(url_or_path, Path) or not ("://" in url_or_path or url_or_path.startswith(_VARIABLE))
 
 
 def _from_environment(name: str) -> str:
-    """The URL that an environment variable holds; never repeated, since it may hold a password."""
+    """The URL in an environment variable; never shown in an error, since it may contain a password."""
     value = os.environ.get(name, "") if name.isidentifier() else ""
     if "://" not in value:
         raise MillstreamError(
             Code.SETTING_INVALID,
-            f"catalog_url = 'env:{name}': there is no such environment variable, or it holds no URL",
+            f"catalog_url = 'env:{name}': there is no such environment variable, or it is not a URL",
             hint="set it to postgresql://user:password@host/database",
         )
     return value
 
 
 def label_of(url: URL) -> str:
-    """How messages name a catalog: without the user's part and the query part, either of which may hold a password."""
+    """A catalog's name in messages: without the user and query parts of the URL, which may contain a password."""
     if url.get_backend_name() == "sqlite":
         return url.database or ":memory:"
     port = f":{url.port}" if url.port else ""
@@ -146,7 +146,7 @@ def label_of(url: URL) -> str:
 
 
 def translated(error: SQLAlchemyError, label: str) -> MillstreamError:
-    """The coded error for one of SQLAlchemy's."""
+    """The coded error for an error of SQLAlchemy."""
     cause = getattr(error, "orig", None)
     text = str(cause or error).strip()
     unavailable = MillstreamError(
@@ -181,7 +181,7 @@ def _from_sqlite(cause: sqlite3.Error, label: str, text: str) -> MillstreamError
         return MillstreamError(
             Code.CATALOG_UNAVAILABLE,
             f"the catalog {label} was locked for {BUSY_TIMEOUT_MS / 1000:g} s",
-            hint="another process holds a transaction open on it; a catalog in PostgreSQL suits many writers better",
+            hint="another process holds a transaction open; for many writers, use a catalog in PostgreSQL",
         )
     return _failed(label, text)
 
@@ -195,7 +195,7 @@ def _is_unique_violation(cause: object) -> bool:
 
 
 def _is_missing_reference(cause: object) -> bool:
-    """All references of the catalog are to stream tables."""
+    """Whether a referenced stream table is missing: all references in the catalog are to stream tables."""
     return (
         getattr(cause, "sqlstate", None) == "23503"
         or getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY
@@ -207,7 +207,7 @@ def _sqlite_url(lake: Path) -> URL:
         lake.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise MillstreamError(
-            Code.LAKE_UNWRITABLE, f"cannot make the lake's directory {lake}: {e.strerror}", hint="choose another path"
+            Code.LAKE_UNWRITABLE, f"cannot create the lake's directory {lake}: {e.strerror}", hint="choose another path"
         ) from e
     return URL.create("sqlite+pysqlite", database=str(lake / FILE_NAME))
 
@@ -226,7 +226,7 @@ def _sqlite_engine(url: URL) -> sa.Engine:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # the module's own way of opening transactions leaves SELECT and DDL outside
+    connection.isolation_level = None  # the module's own transactions would not include SELECT and DDL
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     cursor.execute("PRAGMA foreign_keys = ON")
@@ -236,7 +236,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
-    """SQLite does not wait for the lock of this one statement, so two processes that open a new lake could collide."""
+    """Retry: SQLite does not wait for the lock of this statement, so two processes that open a new lake may collide."""
     end = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while True:
         try:
@@ -249,7 +249,7 @@ def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A deferred transaction that reads first and writes later can fail at once with SQLITE_BUSY; this one waits.
+    # A deferred transaction that reads first and writes later can fail immediately with SQLITE_BUSY; this one waits.
     options = connection.get_execution_options()
     if not options.get(_WRITES, False):
         connection.exec_driver_sql("BEGIN")
@@ -272,7 +272,7 @@ def _postgres_engine(url: URL) -> sa.Engine:
 
 
 def postgres_arguments(url: URL) -> dict[str, str | int]:
-    """What each connection says of itself, unless the URL says it: the name is how a lock's holder is found."""
+    """The arguments of each connection that the URL does not set; `application_name` identifies a lock's holder."""
     defaults: dict[str, str | int] = {
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "application_name": f"millstream {os.getpid()}@{socket.gethostname()}"[:63],

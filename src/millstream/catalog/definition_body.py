@@ -1,4 +1,4 @@
-"""What a query was compiled to, as the catalog records it: enough to compile it again over what its sources were."""
+"""A compiled query as the catalog records it: enough to compile it again over its sources as they were."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class RecordedSource:
     """A source as it was when a query was compiled.
 
     Args:
-        columns: name and type of each.
+        columns: the name and type of each column.
         obstacle: why its changes cannot be read.
-        table_id: the id of the Delta table; None for a stream table and for one that is not Delta's.
+        table_id: the id of the Delta table; None for a stream table and for a table that is not a Delta table.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -25,32 +25,32 @@ class RecordedSource:
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Self:
-        """A source of its JSON."""
+        """A source from its JSON."""
         refuse_unknown("a source", data, ("columns", "obstacle", "table_id"))
         columns = tuple((name, type_) for name, type_ in data["columns"])
         return cls(columns=columns, obstacle=data["obstacle"], table_id=data.get("table_id"))
 
     def dump(self) -> dict[str, Any]:
-        """The JSON that `load` takes."""
+        """The JSON that `load` reads."""
         data = {"columns": [list(column) for column in self.columns], "obstacle": self.obstacle}
         return data if self.table_id is None else {**data, "table_id": self.table_id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """What a query of another dialect became in Spark's, and what the user was warned of."""
+    """The Spark query that a query in another dialect was translated to, and the warnings for the user."""
 
     text: str
     notices: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Self:
-        """A translation of its JSON."""
+        """A translation from its JSON."""
         refuse_unknown("a translation", data, ("text", "notices"))
         return cls(text=data["text"], notices=tuple(data["notices"]))
 
     def dump(self) -> dict[str, Any]:
-        """The JSON that `load` takes."""
+        """The JSON that `load` reads."""
         return {"text": self.text, "notices": list(self.notices)}
 
 
@@ -66,16 +66,16 @@ class DefinitionBody:
 
     Args:
         stamp: differs between any two definitions.
-        outputs: the stored columns behind the columns that users see, in their order.
+        outputs: the stored column for each column that users see, in their order.
         hides_rows: whether the public stage stores rows that users do not see.
-        fingerprint: of the stages; another version of millstream may compile to others.
-        is_faithful: whether our printed SQL means what the user wrote; None if nothing has compared them.
-        sources: by id.
-        views: their texts, by name.
-        functions: their texts, by name.
-        names: the source or view behind each name of the texts.
-        reasons: why it can only be recomputed, if so.
-        translation: of a query in another dialect than Spark's.
+        fingerprint: the fingerprint of the stages; another version of millstream may compile to different ones.
+        is_faithful: whether our printed SQL means what the user wrote; None if they were not compared.
+        sources: the sources, by id.
+        views: the texts of views, by name.
+        functions: the texts of functions, by name.
+        names: the source or view that each name in the texts refers to.
+        reasons: why the query can only be recomputed, if so.
+        translation: the translation of a query in a dialect other than Spark's.
     """
 
     stamp: str
@@ -92,7 +92,7 @@ class DefinitionBody:
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Self:
-        """A body of its JSON."""
+        """A body from its JSON."""
         refuse_unknown("a definition", data, _KEYS)
         translation = data.get("translation")
         return cls(
@@ -110,7 +110,7 @@ class DefinitionBody:
         )
 
     def dump(self) -> dict[str, Any]:
-        """The JSON that `load` takes."""
+        """The JSON that `load` reads."""
         data = {
             "stamp": self.stamp,
             "outputs": list(self.outputs),

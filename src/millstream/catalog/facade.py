@@ -1,4 +1,4 @@
-"""`Catalog`: every change of what a lake knows about itself, each in one transaction."""
+"""`Catalog`: every write to a lake's catalog, each in one transaction."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def utc_now() -> datetime:
-    """The time of the machine."""
+    """The current time of this machine."""
     return datetime.now(UTC)
 
 
@@ -52,8 +52,8 @@ class Catalog(CatalogReader):
 
         Args:
             url_or_path: a lake's directory (the catalog is a SQLite file in it) or a `postgresql://` URL.
-            clock: gives the current time, aware.
-            root: the lake's directory, where `url_or_path` is a URL.
+            clock: returns the current time, with a time zone.
+            root: the lake's directory, if `url_or_path` is a URL.
 
         Raises:
             MillstreamError: `LAKE_UNWRITABLE`, `CATALOG_UNAVAILABLE`, `CATALOG_TOO_NEW`, `SETTING_INVALID`.
@@ -80,7 +80,7 @@ class Catalog(CatalogReader):
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the catalog is a file of the lake rather than a shared database."""
+        """Whether the catalog is a file in the lake rather than a shared database."""
         return self._database.is_embedded
 
     def advisory_locks(self) -> AdvisoryLocks:
@@ -100,7 +100,7 @@ class Catalog(CatalogReader):
         """Record a stream table that was never refreshed: INITIALIZING, without a frontier.
 
         Raises:
-            MillstreamError: `NAME_TAKEN`; `UNKNOWN_TABLE` or `CYCLE` if what it reads has changed since it was checked.
+            MillstreamError: `NAME_TAKEN`; `UNKNOWN_TABLE` or `CYCLE` if its sources have changed since the check.
         """
         with self._database.write() as connection:
             lake.bump_generation(connection)
@@ -140,12 +140,12 @@ class Catalog(CatalogReader):
             return self._found(find_by_id(connection, row.id))
 
     def replace_stream_table(self, new: NewDefinition) -> StreamTable:
-        """Put a new definition into effect together with what it was loaded with, all at once.
+        """Put a new definition into effect, together with its load, in one transaction.
 
         An interrupted refresh of the old definition is abandoned: the caller holds the table's lock.
 
         Raises:
-            MillstreamError: `NOT_A_STREAM_TABLE`; `UNKNOWN_TABLE` or `CYCLE` for what the new definition reads;
+            MillstreamError: `NOT_A_STREAM_TABLE`; `UNKNOWN_TABLE` or `CYCLE` for the new definition's sources;
                 `STATUS_INVALID`.
         """
         _check_status(new.status)
@@ -178,7 +178,7 @@ class Catalog(CatalogReader):
             return self._found(find_by_id(connection, row.id))
 
     def drop_stream_table(self, name: TableName, *, cascade: bool = False) -> tuple[StreamTable, ...]:
-        """Forget a stream table, and with `cascade` all that read it; gives what was dropped, readers first.
+        """Drop a stream table, and with `cascade` its dependents; returns what was dropped, dependents first.
 
         Raises:
             MillstreamError: `NOT_A_STREAM_TABLE`, `DEPENDENTS_EXIST`.
@@ -198,12 +198,12 @@ class Catalog(CatalogReader):
             return dropped
 
     def mark_needs_reinit(self, table_id: str, reason: str) -> None:
-        """Have the next refresh start over. A refresh under way does not clear the mark."""
+        """Make the next refresh reinitialise the table. A refresh under way does not clear the mark."""
         with self._database.write() as connection:
             tables.mark_reinit(connection, table_id, reason, self._clock())
 
     def set_error(self, table_id: str, reason: str) -> None:
-        """Put a stream table to ERROR at once, for a reason that no retry removes."""
+        """Set a stream table to ERROR immediately, for a reason that no retry can fix."""
         with self._database.write() as connection:
             values = {"status": Status.ERROR, "status_reason": reason}
             tables.update(connection, table_id, values, self._clock())
@@ -211,7 +211,7 @@ class Catalog(CatalogReader):
     # Refreshes
 
     def begin_refresh(self, start: RefreshStart) -> Intent:
-        """Record a refresh as RUNNING together with what it is about to commit, under a new refresh id.
+        """Record a refresh as RUNNING, together with what it will commit, under a new refresh id.
 
         Raises:
             MillstreamError: `REFRESH_OPEN` if the last refresh has not ended, `NOT_A_STREAM_TABLE` if dropped.
@@ -221,7 +221,7 @@ class Catalog(CatalogReader):
             return history.begin(connection, refresh_id, start, self._clock())
 
     def begin_load(self, start: RefreshStart) -> Intent:
-        """A new refresh id for filling stages that no catalog entry names yet; nothing else is recorded.
+        """A new refresh id for loading stages that the catalog does not contain yet; nothing else is recorded.
 
         Raises:
             MillstreamError: `NOT_A_STREAM_TABLE` if dropped.
@@ -231,7 +231,7 @@ class Catalog(CatalogReader):
             return history.intended(connection, refresh_id, start, self._clock())
 
     def complete_refresh(self, intent: Intent, outcome: RefreshOutcome) -> None:
-        """Move a stream table to what its refresh committed: frontier, stages, status, history; the intent is gone.
+        """Record what a refresh committed: frontier, stages, status, history; the intent is deleted.
 
         Raises:
             MillstreamError: `COMMIT_CONFLICT` if another process has ended this refresh.
@@ -252,11 +252,11 @@ class Catalog(CatalogReader):
         stage_versions: Mapping[str, int] | None = None,
         duration_ms: float | None = None,
     ) -> None:
-        """Record a failure and count it; the last one allowed in a row puts the table to ERROR.
+        """Record a failure and count it; the last one allowed in a row sets the table to ERROR.
 
         Args:
-            keep_intent: the refresh may have committed something: leave the intent for the recovery to look into.
-            stage_versions: the stages that were taken back to what they held before, and their versions now.
+            keep_intent: the refresh may have committed something: keep the intent for recovery.
+            stage_versions: the stages that were reverted to their earlier contents, and their versions now.
 
         Raises:
             MillstreamError: `COMMIT_CONFLICT` if another process has ended this refresh.
@@ -282,7 +282,7 @@ class Catalog(CatalogReader):
         started_at: datetime,
         max_consecutive_errors: int,
     ) -> int:
-        """A refresh that failed before it could begin, e.g. because a source is gone; gives the refresh id."""
+        """Record a refresh that failed before it began, e.g. because a source is missing; returns the refresh id."""
         with self._database.write() as connection:
             refresh_id = lake.next_refresh_id(connection, 0)
             history.fail_early(
@@ -298,12 +298,12 @@ class Catalog(CatalogReader):
             return refresh_id
 
     def abandon_intent(self, intent: Intent, reason: str) -> None:
-        """Close a refresh that was cut short before it committed anything: it counts as failed, not as an error."""
+        """Close a refresh that was interrupted before it committed anything: it counts as failed, not as an error."""
         with self._database.write() as connection:
             history.abandon(connection, intent, reason, self._clock())
 
     def record_no_data(self, given: NoData) -> int:
-        """Record a refresh that found nothing to do, and move frontier and data timestamp; gives the refresh id.
+        """Record a refresh that found nothing to do, and advance frontier and data timestamp; returns the refresh id.
 
         Raises:
             MillstreamError: `REFRESH_OPEN` if the last refresh has not ended, `NOT_A_STREAM_TABLE` if dropped.
@@ -314,14 +314,14 @@ class Catalog(CatalogReader):
             return refresh_id
 
     def record_skip(self, table_id: str, initiated_by: InitiatedBy, reason: str) -> int:
-        """Record a refresh that was due and not done; gives the refresh id."""
+        """Record a refresh that was due but skipped; returns the refresh id."""
         with self._database.write() as connection:
             refresh_id = lake.next_refresh_id(connection, 0)
             history.skip(connection, refresh_id, table_id, initiated_by, reason, self._clock())
             return refresh_id
 
     def prune_history(self, before: datetime) -> int:
-        """Delete what ended before a time; gives the number of rows."""
+        """Delete history that ended before a time; returns the number of rows."""
         with self._database.write() as connection:
             return history.prune(connection, before)
 
@@ -331,14 +331,14 @@ class Catalog(CatalogReader):
         """Record a table, view or function.
 
         Raises:
-            MillstreamError: `NAME_TAKEN`, with `replace` only by another kind or a stream table.
+            MillstreamError: `NAME_TAKEN`; with `replace`, only if an object of another kind has the name.
         """
         with self._database.write() as connection:
             lake.bump_generation(connection)
             lake.put(connection, self._paths.store_object(item), self._clock(), is_replaced=replace)
 
     def drop_lake_object(self, kind: ObjectKind, name: TableName) -> bool:
-        """Forget a table, view or function; false if there was none."""
+        """Delete the record of a table, view or function; false if there was none."""
         with self._database.write() as connection:
             lake.bump_generation(connection)
             return lake.drop(connection, kind, name)
@@ -356,8 +356,8 @@ class Catalog(CatalogReader):
         """Record a database and some of its captured tables as they are now, in one transaction.
 
         Args:
-            is_seen: definitions depend on what changes, so that they have to be looked at again.
-            is_durable: the database is going to forget what was read of it, so a power cut must not undo this.
+            is_seen: definitions depend on what changes, so they have to be checked again.
+            is_durable: the database will discard the changes that were read, so a power cut must not undo this.
         """
         with self._database.write(is_durable=is_durable) as connection:
             if is_seen:
@@ -368,13 +368,13 @@ class Catalog(CatalogReader):
                 databases.put_capture(connection, self._paths.store_capture(capture), now)
 
     def drop_database(self, name: str) -> None:
-        """Forget a database of which nothing is captured and into which nothing is served."""
+        """Delete the record of a database without captured or served tables."""
         with self._database.write() as connection:
             lake.bump_generation(connection)
             databases.drop(connection, name)
 
     def drop_capture(self, capture_id: str) -> None:
-        """Forget a captured table."""
+        """Delete the record of a captured table."""
         with self._database.write() as connection:
             databases.drop_capture(connection, capture_id)
 

@@ -1,8 +1,8 @@
-"""Unknown keys in the JSON of the catalog are refused.
+"""Refuses unknown keys in the catalog's JSON.
 
-A version that records a new key brings a migration, whose number an older version refuses as a whole. So an unknown key
-is no record of a newer version but a damaged or edited one. To drop it silently could lose what it means, and to carry
-it along would keep it beside values it no longer fits.
+A version that records a new key includes a migration, and an older version refuses a catalog with that migration. So an
+unknown key does not come from a newer version, but from a damaged or edited record. Dropping it silently could lose
+information, and keeping it would leave it next to values that it no longer fits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from millstream.errors import Code, MillstreamError
 
 
 def refuse_unknown(what: str, data: Mapping[str, object], known: Iterable[str]) -> None:
-    """Check that a record has known keys only.
+    """Check that a record has only known keys.
 
     Raises:
         MillstreamError: CATALOG_FAILED.
@@ -22,6 +22,6 @@ def refuse_unknown(what: str, data: Mapping[str, object], known: Iterable[str]) 
     if unknown:
         raise MillstreamError(
             Code.CATALOG_FAILED,
-            f"the catalog records {', '.join(unknown)} for {what}; this millstream does not know what that means",
+            f"the catalog records {', '.join(unknown)} for {what}, which this version of millstream does not know",
             hint="upgrade millstream, or restore the catalog if it was edited",
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def stream_table(row: Row[Any], own_stages: tuple[Stage, ...], sources: tuple[Dependency, ...]) -> StreamTable:
-    """A stream table, of its row, its stages and what it reads."""
+    """A stream table from its row, its stages and its sources."""
     return StreamTable(
         id=row.id,
         name=TableName(row.schema_name, row.name),
@@ -65,7 +65,7 @@ def stage(row: Row[Any]) -> Stage:
 
 
 def dependency(row: Row[Any]) -> Dependency:
-    """One thing that a stream table reads."""
+    """A source of a stream table."""
     return Dependency(
         kind=SourceKind(row.source_kind),
         name=row.source_name,

@@ -41,20 +41,20 @@ def migrate(
     steps: Sequence[Migration] = MIGRATIONS,
     root: Path | None = None,
 ) -> None:
-    """Apply the steps a catalog lacks.
+    """Apply the steps that a catalog lacks.
 
     Args:
         root: the lake's directory, if the caller knows it.
 
     Raises:
-        MillstreamError: `CATALOG_TOO_NEW` if the catalog has steps this code does not know.
+        MillstreamError: `CATALOG_TOO_NEW` if the catalog has steps that this code does not know.
     """
     with database.read() as connection:
         done = _version(connection)
     _refuse_newer(done, len(steps), database.label)
     while done < len(steps):
         with database.write() as connection:
-            if not database.is_embedded:  # SQLite's write lock is the transaction's already
+            if not database.is_embedded:  # in SQLite, the transaction already holds the write lock
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_KEY)))
             done = _version(connection)  # another process may have been faster
             _refuse_newer(done, len(steps), database.label)

@@ -1,4 +1,4 @@
-"""The catalog's records: frozen, and checked when they are made."""
+"""The catalog's records: frozen, and checked on creation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SourceKind(StrEnum):
 
 
 class ObjectKind(StrEnum):
-    """What a lake holds beside stream tables."""
+    """The kinds of objects in a lake, apart from stream tables."""
 
     TABLE = "TABLE"
     VIEW = "VIEW"
@@ -46,7 +46,7 @@ class ObjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependency:
-    """One thing a stream table reads. `source_id` is a stream table's id, or else where the source lies."""
+    """A source that a stream table reads. `source_id` is a stream table's id, or else the location of the source."""
 
     kind: SourceKind
     name: str
@@ -68,7 +68,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What a stream table computes: the user's text, what it was compiled to, and what that depends on.
+    """What a stream table computes: the user's text, its compiled form, and its dependencies.
 
     `settings` holds the session settings that are part of the query's meaning.
     """
@@ -89,7 +89,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewStreamTable:
-    """What `Catalog.create_stream_table` needs; the ids are the caller's, who names directories after them."""
+    """What `Catalog.create_stream_table` needs; the caller chooses the ids and names directories after them."""
 
     id: str
     name: TableName
@@ -103,7 +103,7 @@ class NewStreamTable:
 
 
 def check_stages(stages: tuple[Stage, ...]) -> None:
-    """Refuse stages that are not numbered from 0 or of which not exactly one is public."""
+    """Refuse stages that are not numbered from 0, or that do not include exactly one public stage."""
     if [s.ordinal for s in stages] != list(range(len(stages))):
         raise ValueError("stages must be given in order, numbered from 0")
     if sum(s.is_public for s in stages) != 1:
@@ -134,17 +134,17 @@ class StreamTable:
     updated_at: datetime
     stages: tuple[Stage, ...]
     open_refresh_id: int | None
-    """The refresh whose intent is still recorded: running now, or cut short and to be recovered."""
+    """The refresh whose intent is still recorded: it is running, or was interrupted and must be recovered."""
 
     @property
     def public_stage(self) -> Stage:
-        """The stage users read."""
+        """The stage that users read."""
         return next(s for s in self.stages if s.is_public)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshStart:
-    """What `Catalog.begin_refresh` needs. `floor` is the highest transaction number the table's storage has seen."""
+    """What `Catalog.begin_refresh` needs. `floor` is the highest transaction number in the table's storage."""
 
     table_id: str
     action: Action
@@ -160,7 +160,7 @@ class RefreshStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """A refresh that was begun: what it is about to commit, so that a crash can be repaired."""
+    """A refresh that was begun: what it will commit, for recovery after a crash."""
 
     table_id: str
     refresh_id: int
@@ -170,15 +170,15 @@ class Intent:
     new_frontier: Frontier
     base_frontier: Frontier
     reinit_mark: int
-    """How often the table had been marked for reinitialisation: a later mark outlives this refresh."""
+    """How often the table had been marked for reinitialisation: a later mark remains after this refresh."""
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshOutcome:
-    """What `Catalog.complete_refresh` records; `action` and `reason` where they differ from what was planned.
+    """What `Catalog.complete_refresh` records; `action` and `reason` only if they differ from the plan.
 
-    `reinit_reason` says why the next refresh has to start over, if what was committed cannot be maintained.
+    `reinit_reason` says why the next refresh must reinitialise, if what was committed cannot be maintained.
     """
 
     stage_versions: Mapping[str, int]
@@ -194,7 +194,7 @@ class RefreshOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What has filled the stages of a new definition, before that takes effect: the intent was never recorded."""
+    """The load of a new definition's stages, before the definition takes effect: its intent was never recorded."""
 
     intent: Intent
     initiated_by: InitiatedBy
@@ -204,12 +204,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDefinition:
-    """What `Catalog.replace_stream_table` needs. None leaves a thing as it is.
+    """What `Catalog.replace_stream_table` needs. None changes nothing.
 
     Args:
-        stages: new ones, which no process has read yet, at the versions they were loaded to.
-        load: what has filled them; None leaves a stream table that was never refreshed.
-        is_altered: the user has altered it, rather than something it reads: its readers have to start over.
+        stages: new stages, which no process has read yet, at the versions they were loaded to.
+        load: the load that filled them; None if the stream table was never refreshed.
+        is_altered: the user altered the table itself, not one of its sources: its dependents must reinitialise.
         serving: where it is served from now on.
     """
 
@@ -230,7 +230,7 @@ class NewDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoData:
-    """What `Catalog.record_no_data` needs. Frontiers move although nothing was computed."""
+    """What `Catalog.record_no_data` needs. Frontiers advance although nothing was computed."""
 
     table_id: str
     initiated_by: InitiatedBy
@@ -299,4 +299,4 @@ class LakeObject:
     details: ObjectDetails = field(default_factory=ObjectDetails)
     created_at: datetime | None = None
     updated_at: datetime | None = None
-    """Both times are the catalog's: what a caller gives is not stored."""
+    """The catalog sets both times: values from a caller are not stored."""

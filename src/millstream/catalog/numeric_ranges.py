@@ -1,6 +1,6 @@
 """The ranges that users have declared for columns of `numeric`, whose own type does not limit them.
 
-Part of the state of an attached database, since a mirror is shared by all readers of a table.
+They are part of the state of an attached database, since all dependents of a table share its mirror.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.naming import postgres_name
 
 DEFAULT = "default"
-"""What takes a declaration away."""
+"""The value that removes a declaration."""
 
 _MAX_PRECISION = 38
 _PART = r'(?:"(?:[^"]|"")+"|[^\s."]+)'
@@ -50,19 +50,19 @@ class RangedColumn:
         return cls(schema, table, column)
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """The name in the form that `parse` reads."""
         return postgres_name(self.schema, self.table, self.column)
 
 
 @dataclass(frozen=True, slots=True)
 class NumericRanges:
-    """Spark's types of columns, `decimal(p,s)`."""
+    """The Spark types of columns, `decimal(p,s)`."""
 
     types: Mapping[RangedColumn, str]
 
     @classmethod
     def of(cls, database: AttachedDatabase) -> NumericRanges:
-        """Those of a database."""
+        """The ranges of a database."""
         return cls({RangedColumn(*names): type_ for *names, type_ in database.state.numeric})
 
     def dump(self) -> tuple[tuple[str, str, str, str], ...]:
@@ -70,11 +70,11 @@ class NumericRanges:
         return tuple((c.schema, c.table, c.column, type_) for c, type_ in sorted(self.types.items()))
 
     def of_table(self, schema: str, table: str) -> dict[str, str]:
-        """Those of one table, by column."""
+        """The ranges of one table, by column."""
         return {c.column: type_ for c, type_ in self.types.items() if (c.schema, c.table) == (schema, table)}
 
     def changed(self, given: Mapping[str, str]) -> NumericRanges:
-        """With further declarations, or other ones of the same columns; `default` takes one away.
+        """The ranges with added or replaced declarations; `default` removes one.
 
         Raises:
             MillstreamError: NAME_INVALID, SETTING_INVALID.
@@ -96,5 +96,5 @@ def _decimal(column: RangedColumn, text: str) -> str:
     found = _TYPE.fullmatch(text)
     precision, scale = (int(found[1]), int(found[2] or 0)) if found is not None else (0, 0)
     if not (1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision):
-        raise MillstreamError(Code.SETTING_INVALID, f"{text!r} is no range for {column}", hint=_FORM)
+        raise MillstreamError(Code.SETTING_INVALID, f"{text!r} is not a range for {column}", hint=_FORM)
     return f"decimal({precision},{scale})"

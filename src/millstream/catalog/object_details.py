@@ -1,4 +1,4 @@
-"""What the catalog records of a table or view of the lake beside its name, place and text."""
+"""What the catalog records about a table or view of the lake, in addition to its name, location and text."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from millstream.catalog.json_keys import refuse_unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectDetails:
-    """Each is None where it does not apply.
+    """The details of a table or view; each is None if it does not apply.
 
     Args:
-        managed: of a table: whether Spark chose where it lies.
-        landing: of a table that records no changes: where it is copied to for refreshes to read.
-        create: of such a table: the statement that makes it, without its location.
-        columns: of a view: its columns.
-        capture: of a mirror: the id of its capture.
-        stale: of a mirror: why it is no longer brought forward, and its table must be captured again.
+        managed: for a table, whether Spark chose its location.
+        landing: for a table that records no changes, where it is copied to for refreshes to read.
+        create: for such a table, the statement that creates it, without its location.
+        columns: the columns of a view.
+        capture: for a mirror, the id of its capture.
+        stale: for a mirror, why it is no longer brought forward, and its table must be captured again.
     """
 
     managed: bool | None = None
@@ -31,7 +31,7 @@ class ObjectDetails:
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Self:
-        """The details of their JSON."""
+        """The details from their JSON."""
         refuse_unknown("a table or view", data, ("managed", "landing", "create", "columns", "capture", "stale"))
         columns = data.get("columns")
         return cls(
@@ -44,7 +44,7 @@ class ObjectDetails:
         )
 
     def dump(self) -> dict[str, Any]:
-        """The JSON that `load` takes."""
+        """The JSON that `load` reads."""
         data = {
             "managed": self.managed,
             "landing": self.landing,

@@ -1,7 +1,7 @@
-"""Paths in the catalog: what lies in the lake is recorded relative to the lake's root, so that a lake can be moved.
+"""Paths in the catalog: those inside the lake are recorded relative to its root, so that a lake can be moved.
 
-`Catalog` stores and resolves every path here, so that all other code sees absolute paths only. A path outside the lake,
-or a URL of another file system, is recorded as it is.
+`Catalog` stores and resolves every path here, so that all other code sees only absolute paths. A path outside the lake,
+or a URL of another file system, is recorded unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HERE = "./"
 
 @dataclass(frozen=True, slots=True)
 class LakePaths:
-    """Stores and resolves the paths of one lake; without a root they stay as they are."""
+    """Stores and resolves the paths of one lake; without a root they stay unchanged."""
 
     root: Path | None
 
@@ -91,5 +91,5 @@ class LakePaths:
 
 
 def _at(dependency: Dependency, place: str) -> Dependency:
-    """A dependency on a table at another place; those on other things have ids that are not paths."""
+    """A dependency on a table, with another path; the ids of other dependencies are not paths."""
     return replace(dependency, source_id=place) if dependency.kind is SourceKind.TABLE else dependency

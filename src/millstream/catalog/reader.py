@@ -1,4 +1,4 @@
-"""All that reads the catalog. Each call is one snapshot."""
+"""All reads of the catalog. Each call is one snapshot."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class CatalogReader:
     """Reads a catalog.
 
     Args:
-        clock: gives the time at which staleness is measured.
-        root: the lake's directory, against which paths are resolved; without one they stay as they were recorded.
+        clock: returns the time at which staleness is measured.
+        root: the lake's directory, against which paths are resolved; without it they stay as recorded.
     """
 
     def __init__(self, database: Database, clock: Callable[[], datetime], root: Path | None = None) -> None:
@@ -84,7 +84,7 @@ class CatalogReader:
         self._paths = LakePaths(root)
 
     def lake_id(self) -> str:
-        """The id the lake was given when its catalog was made."""
+        """The id that the lake was given when its catalog was created."""
         with self._database.read() as connection:
             return str(connection.execute(sa.select(lake.c.lake_id)).scalar_one())
 
@@ -131,7 +131,7 @@ class CatalogReader:
             return tuple(sorted(TableName(row.schema_name, row.name) for row in connection.execute(chosen)))
 
     def open_intent(self, table_id: str) -> Intent | None:
-        """The intent of the refresh that is running or was cut short."""
+        """The intent of the refresh that is running or was interrupted."""
         with self._database.read() as connection:
             row = connection.execute(_INTENT, {"of_id": table_id}).first()
         return None if row is None else intent(row)
@@ -188,8 +188,8 @@ class CatalogReader:
         """Figures of the whole history per stream table, by name.
 
         Args:
-            stale_after: the effective schedule in seconds of the tables that have one. A table without (cron, or
-                CALCULATED with nothing downstream) is never stale.
+            stale_after: the effective schedule in seconds of the tables that have one. A table without one (cron, or
+                CALCULATED without dependents) is never stale.
         """
         with self._database.read() as connection:
             rows = connection.execute(stats_query()).all()
@@ -233,7 +233,7 @@ class CatalogReader:
             return tuple(map(self._paths.resolve_capture, databases.read_captures(connection, database)))
 
     def servings(self, database: str | None = None) -> tuple[Serving, ...]:
-        """What is served into a database, or into all."""
+        """The served tables of a database, or of all."""
         with self._database.read() as connection:
             return databases.read_servings(connection, database)
 

@@ -1,4 +1,4 @@
-"""What a refresh that computed something has cost, for the history."""
+"""The cost of a refresh that computed something, for the history."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class RefreshDetails:
     """The figures of one refresh.
 
     Args:
-        changed_rows: of all inputs, since the refresh before.
-        source_rows: of all inputs, at the new frontier.
-        rows_read: of inputs and stored tables.
-        jobs: that Spark ran; None if they could not be counted.
-        milliseconds: by phase.
+        changed_rows: the changed rows of all inputs since the previous refresh.
+        source_rows: the rows of all inputs at the new frontier.
+        rows_read: the rows read from inputs and stored tables.
+        jobs: the number of Spark jobs; None if they could not be counted.
+        milliseconds: the duration of each phase.
     """
 
     changed_rows: int
@@ -29,7 +29,7 @@ class RefreshDetails:
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Self | None:
-        """The figures of their JSON; None for a refresh that has none."""
+        """The figures from their JSON; None for a refresh that has none."""
         if not data:
             return None
         refuse_unknown("a refresh", data, ("changed_rows", "source_rows", "rows_read", "jobs", "ms"))
@@ -42,7 +42,7 @@ class RefreshDetails:
         )
 
     def dump(self) -> dict[str, Any]:
-        """The JSON that `load` takes."""
+        """The JSON that `load` reads."""
         return {
             "changed_rows": self.changed_rows,
             "source_rows": self.source_rows,

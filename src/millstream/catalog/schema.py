@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class UtcTimestamp(sa.types.TypeDecorator[datetime]):
-    """An aware moment: TIMESTAMPTZ in PostgreSQL, the UTC wall time as text in SQLite."""
+    """A time with a time zone: TIMESTAMPTZ in PostgreSQL, the UTC time as text in SQLite."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -33,7 +33,7 @@ class UtcTimestamp(sa.types.TypeDecorator[datetime]):
 
 metadata = sa.MetaData()
 
-# SQLite only makes INTEGER, not BIGINT, primary keys the row id.
+# In SQLite, only an INTEGER primary key, not a BIGINT one, becomes the row id.
 _BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 _JSON = sa.JSON(none_as_null=True)
 
@@ -51,7 +51,7 @@ migrations = sa.Table(
     sa.Column("applied_at", UtcTimestamp, nullable=False),
 )
 
-# One row. Its lock is what serialises the writers of a PostgreSQL catalog: see `stores.lake`.
+# One row. Its lock serialises the writers of a PostgreSQL catalog: see `stores.lake`.
 lake = sa.Table(
     "ms_lake",
     metadata,

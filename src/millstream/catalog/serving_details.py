@@ -14,11 +14,11 @@ class ServingDetails:
     """The options of a served table.
 
     Args:
-        user_triggers: whether triggers that users put on it fire: `auto` or `off`.
-        owner: a role that owns it, if not ours.
-        grants: roles that may read it.
-        serving_schema: where its database keeps the bookkeeping; None for the setting of that name.
-        moved_from: where it was served before, until that is dropped.
+        user_triggers: whether the users' triggers on it fire: `auto` or `off`.
+        owner: the role that owns it, if not ours.
+        grants: the roles that may read it.
+        serving_schema: the schema of the ledger in its database; None for the setting of that name.
+        moved_from: the table as which it was served before, until that is dropped.
     """
 
     user_triggers: str
@@ -29,7 +29,7 @@ class ServingDetails:
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Self:
-        """The options of their JSON."""
+        """The options from their JSON."""
         keys = ("user_triggers", "owner", "grants", "serving_schema", "moved_from")
         refuse_unknown("a served table", data, keys)
         moved_from = data.get("moved_from")
@@ -42,7 +42,7 @@ class ServingDetails:
         )
 
     def dump(self) -> dict[str, Any]:
-        """The JSON that `load` takes."""
+        """The JSON that `load` reads."""
         data = {
             "serving_schema": self.serving_schema,
             "user_triggers": self.user_triggers,
@@ -54,7 +54,7 @@ class ServingDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerServing:
-    """A table that a stream table was served as."""
+    """The table as which a stream table was served before."""
 
     database: str
     schema: str
@@ -63,7 +63,7 @@ class FormerServing:
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Self:
-        """A former table of its JSON."""
+        """A former served table from its JSON."""
         refuse_unknown("a former served table", data, ("database", "schema", "table", "details"))
         return cls(
             database=data["database"],
@@ -73,6 +73,6 @@ class FormerServing:
         )
 
     def dump(self) -> dict[str, Any]:
-        """The JSON that `load` takes."""
+        """The JSON that `load` reads."""
         details = self.details.dump()
         return {"database": self.database, "schema": self.schema, "table": self.table, "details": details}

@@ -87,5 +87,5 @@ def stats_of(row: Row[Any], now: datetime, stale_after: Mapping[TableName, float
 
 
 def age(moment: datetime | None, now: datetime) -> float | None:
-    """The seconds since a moment."""
+    """The seconds since a time."""
     return None if moment is None else (now - moment).total_seconds()

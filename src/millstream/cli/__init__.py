@@ -1,1 +1,1 @@
-"""The `millstream` command line: a rim around the service facade, with text for people and `--json` for programs."""
+"""The `millstream` command line: a thin layer over the service facade; text for people, `--json` for programs."""

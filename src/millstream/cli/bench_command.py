@@ -15,11 +15,11 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Small tables only, a few minutes.")] = False,
     tpch: Annotated[bool, typer.Option("--tpch", help="TPC-H's 22 queries instead, at scale factor 1.")] = False,
     postgres: Annotated[
-        bool, typer.Option("--postgres", help="Capture, serving and loading instead, on a PostgreSQL that it starts.")
+        bool, typer.Option("--postgres", help="Capture, serving and loading instead, on PostgreSQL servers it starts.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the raw results and the plot to this directory.")] = None,
 ) -> None:
-    """Measure FULL against DIFFERENTIAL refreshes, or what PostgreSQL costs.
+    """Compare FULL with DIFFERENTIAL refreshes, or measure capture and serving.
 
     Example:
 

@@ -101,7 +101,7 @@ def alter(
     text = read_query(query, file) if query is not None or file is not None else None
     serving = _serving(user_triggers, owner, grant, is_served=serve_to is not None)
     if (cascade or keep_table) and not stop_serving:
-        raise typer.BadParameter("--cascade and --keep-table go with --stop-serving")
+        raise typer.BadParameter("--cascade and --keep-table require --stop-serving")
     is_altered = any(change is not None for change in (text, schedule, refresh_mode, status))
     if not is_altered and serve_to is None and not stop_serving:
         raise typer.BadParameter(
@@ -163,7 +163,7 @@ def _serving(
     given = {"user_triggers": user_triggers, "owner": owner, "grants": tuple(grant) if grant else None}
     chosen = {key: value for key, value in given.items() if value is not None}
     if chosen and not is_served:
-        raise typer.BadParameter("--user-triggers, --owner and --grant go with --serve-to")
+        raise typer.BadParameter("--user-triggers, --owner and --grant require --serve-to")
     return chosen
 
 
@@ -179,7 +179,7 @@ def _say(session: Session, ms: Facade, name: str, what: str, reasons: tuple[str,
 
 
 def confirm(question: str) -> None:
-    """Ask on stderr, because `typer.confirm` would print a blank to stdout, which is for results."""
+    """Ask on stderr, because `typer.confirm` would print a space to stdout, which is for results."""
     typer.echo(f"{question} [y/N]: ", err=True, nl=False)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise typer.Abort

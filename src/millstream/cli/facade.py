@@ -1,4 +1,4 @@
-"""What the commands call of the service facade, as a contract; and the one place that opens a lake."""
+"""The part of the service facade that the commands call, as a protocol, and the one place that opens a lake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ProgressHook = Callable[[str], None]
 
 
 class Frame(Protocol):
-    """The little of a Spark DataFrame that printing needs."""
+    """The part of a Spark DataFrame that printing needs."""
 
     @property
     def columns(self) -> list[str]: ...

@@ -119,7 +119,7 @@ def _run(given: list[str], invocation: Invocation) -> int:
     except typer.Abort:
         invocation.options.output().problem(Problem("ABORTED", "aborted; nothing was changed"))
         return 1
-    except Exception as e:  # noqa: BLE001 - the rim: for any error, the user gets a sentence and an exit code
+    except Exception as e:  # noqa: BLE001 - the outermost level: any error becomes a sentence and an exit code
         return _report(e, invocation.options)
     if code == _INTERRUPTED:
         invocation.options.output().problem(Problem("INTERRUPTED", "interrupted"))

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table of records: what it is called, where its value is, and how it reads.
+    """One column of a table of records: its title, where its value is, and how it is formatted.
 
-    `prose` may be folded on a narrow terminal, and is left out where no record has any.
+    `prose` may be folded on a narrow terminal, and is omitted if no record has any.
     """
 
     title: str
@@ -75,7 +75,7 @@ class Output(ABC):
 
     @abstractmethod
     def done(self, sentence: str, data: Mapping[str, object]) -> None:
-        """That something was done; people read the sentence."""
+        """Report that something was done; people see the sentence."""
 
     @abstractmethod
     def explanation(self, explanation: Explanation, *, with_sql: bool) -> None:
@@ -87,7 +87,7 @@ class Output(ABC):
 
     @abstractmethod
     def results(self, results: Sequence[ResultSet]) -> None:
-        """The results of a text of SQL. People have seen each already, by `result`."""
+        """The results of all statements; people have already seen each through `result`."""
 
     @abstractmethod
     def result(self, result: ResultSet) -> None:
@@ -170,7 +170,7 @@ def _fields(record: object) -> dict[str, object]:
 
 
 class ConsoleOutput(Output):
-    """Text: results on stdout, remarks and errors on stderr. What is piped on is neither coloured nor cut."""
+    """Text: results on stdout, remarks and errors on stderr. Piped output is neither coloured nor truncated."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress or Progress(enabled=False)
@@ -293,13 +293,13 @@ def _console(stream: TextIO) -> Console:
 
 
 def _least_width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
-    """How wide a table is with its prose folded, the rest in one line each; two blanks between columns."""
+    """How wide a table is with its prose folded and everything else on one line; two spaces between columns."""
     widths = [max(len(text) for text in (c.title, *(row[i] for row in rows))) for i, c in enumerate(columns)]
     return sum(2 + (min(width, 12) if c.prose else width) for c, width in zip(columns, widths, strict=True))
 
 
 def _columns(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[Column]:
-    """Columns of any result: numbers read best from the right, the rest may be folded."""
+    """Columns of any result: numbers are aligned to the right, everything else may be folded."""
     found = []
     for i, name in enumerate(names):
         known = [row[i] for row in rows if row[i] is not None]
@@ -309,7 +309,7 @@ def _columns(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[Col
 
 
 def _tree(graph: Graph) -> Any:
-    """The graph, starting at its sources; a node that was drawn already is only named again."""
+    """The graph, starting at its sources; a node that was already drawn is only named again."""
     from rich.console import Group
     from rich.text import Text
     from rich.tree import Tree

@@ -68,7 +68,7 @@ def refresh(
 
 
 def chosen(ms: Facade, names: Sequence[str] | None, all_tables: bool) -> list[str]:
-    """The tables a command is about; with --all, in dependency order.
+    """The tables a command applies to; with --all, in dependency order.
 
     Raises:
         typer.BadParameter: names were given together with --all, or neither.

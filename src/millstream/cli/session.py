@@ -70,7 +70,7 @@ class Options:
 
 @dataclass(slots=True)
 class Invocation:
-    """The options known so far; the rim asks it how to report an error."""
+    """The options known so far; `main` reports errors as they say."""
 
     options: Options = field(default_factory=Options)
 
@@ -90,7 +90,7 @@ class Session:
 
     @contextmanager
     def connect(self) -> Iterator[Facade]:
-        """Open the lake for the time of the block."""
+        """Open the lake for the duration of the block."""
         with self.progress.working("opening the lake"):
             lake = connect(self.options.lake or DEFAULT_LAKE, self.options.config, self.progress)
         with lake as ms:
@@ -98,7 +98,7 @@ class Session:
 
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function, with the shared options in place of its first parameter, a `Session`."""
+    """Turn a function into a command, with the shared options in place of its first parameter, a `Session`."""
     shared = inspect.signature(_shared_options).parameters
     own = list(inspect.signature(function).parameters.values())[1:]
 
@@ -118,7 +118,7 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def _logged_on_stderr(verbose: int) -> Iterator[None]:
-    """Show what millstream logs, for the time of the block."""
+    """Show what millstream logs, for the duration of the block."""
     logger, handler = logging.getLogger("millstream"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     before = logger.level

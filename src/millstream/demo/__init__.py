@@ -1,4 +1,4 @@
-"""The demonstrations: a lake by itself, and a PostgreSQL whose tables are captured and served back."""
+"""The demonstrations: a lake by itself, and a PostgreSQL database from which tables are captured and served back."""
 
 from millstream.demo.lake import run
 from millstream.demo.postgres import run_postgres

@@ -1,4 +1,4 @@
-"""The demonstration: an e-commerce lake, a chain of three stream tables, a few changes, incremental against full."""
+"""The demonstration: an e-commerce lake, a chain of three stream tables, a few changes, incremental versus full."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _generate(ms: Millstream, orders: int) -> None:
 
 @dataclass(frozen=True)
 class Round:
-    """One change, and what the refresh and the full queries took."""
+    """One change, and how long the refresh and the full queries took."""
 
     change: str
     rows_changed: int
@@ -110,7 +110,7 @@ class Round:
 
 
 def _round(ms: Millstream, announce: Callable[[str], None], what: str, sql: str, orders: int, scratch: str) -> Round:
-    """One change, then the incremental refresh of the chain against the chain's queries in full."""
+    """One change, then the incremental refresh of the chain, compared with the chain's queries in full."""
     announce(what)
     ms.sql(sql.format(orders=orders, customers=_customers(orders)))
     announce("refreshing the chain")

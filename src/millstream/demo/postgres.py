@@ -1,4 +1,4 @@
-"""The PostgreSQL demonstration: starts a server, plays the first tutorial on it, and times each change."""
+"""The PostgreSQL demonstration: starts a server, runs the first tutorial on it, and times each change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Played:
 
 
 def run_postgres(output: Output, *, live: bool | None = None) -> None:
-    """Play the first tutorial on a PostgreSQL that is started for it.
+    """Run the first tutorial on a PostgreSQL server that is started for it.
 
     Args:
         live: whether to repaint the two sides in place; by default on a terminal.
@@ -83,7 +83,7 @@ def run_postgres(output: Output, *, live: bool | None = None) -> None:
 
 @contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    """An environment variable for the time of the block."""
+    """Set an environment variable for the duration of the block."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -112,7 +112,7 @@ def _play(
     watch: Watch,
     screen: Screen,
 ) -> Played:
-    """Make a change, refresh the chain, and see when the served table has it."""
+    """Make a change, refresh the chain, and measure when the served table shows it."""
     from millstream.demo.watch import fetched
 
     application.execute(scene.statement.encode())  # in autocommit mode, so this is the COMMIT, too
@@ -138,7 +138,7 @@ def _idle(ms: Millstream) -> int:
 
 
 def _differences(application: psycopg.Connection[tuple[Any, ...]], name: str) -> int:
-    """How many rows PostgreSQL's own answer to a query and the served table do not have in common."""
+    """In how many rows the served table differs from PostgreSQL's own answer to the query."""
     query = story.QUERIES[name].replace("hr.", "")
     apart = f"(TABLE {name} EXCEPT ALL ({query})) UNION ALL (({query}) EXCEPT ALL TABLE {name})"
     row = application.execute(f"SELECT count(*) FROM ({apart}) AS apart".encode()).fetchone()

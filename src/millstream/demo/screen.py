@@ -34,13 +34,13 @@ class Screen:
         """What millstream is doing."""
 
     def typed(self, title: str, statement: str, rows: Rows | None = None) -> None:
-        """What the application does, and what its table holds then."""
+        """What the application does, and what its table then holds."""
         self._output.line()
         self._output.line(f"-- {title}")
         self._output.line(f"hr=> {' '.join(statement.split())};")
 
     def served(self, rows: Rows) -> None:
-        """What the served table holds, as soon as it does."""
+        """What the served table holds, as soon as it changes."""
 
     def ended(self, rows: Rows, query: str, remark: str) -> None:
         """The end of a scene."""
@@ -79,14 +79,14 @@ class LiveScreen(Screen):
             self._phase = phase
 
     def typed(self, title: str, statement: str, rows: Rows | None = None) -> None:
-        """What the application does, and what its table holds then."""
+        """What the application does, and what its table then holds."""
         with self._lock:
             self._left = (title, f"hr=> {' '.join(statement.split())};", str(rows or ""))
             self._known = set(self._right.splitlines())
             self._remark = ""
 
     def served(self, rows: Rows) -> None:
-        """What the served table holds, as soon as it does."""
+        """What the served table holds, as soon as it changes."""
         with self._lock:
             self._right = str(rows)
 

@@ -1,4 +1,4 @@
-"""What the PostgreSQL demonstration plays: the statements of docs/tutorials/getting-started-postgres.md."""
+"""The statements that the PostgreSQL demonstration runs, as in docs/tutorials/getting-started-postgres.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The delta rule of the anti join (NOT EXISTS, NOT IN, LEFT ANTI JOIN), on which the outer joins rest as well.
+"""The delta rule of the anti join (NOT EXISTS, NOT IN, LEFT ANTI JOIN), on which outer joins are also based.
 
 Semantics: the rows of the left input without a partner in the right one.
 Delta rule: with `n(l)` the number of partners of a row now and `d(l)` its change,
@@ -7,7 +7,7 @@ Delta rule: with `n(l)` the number of partners of a row now and `d(l)` its chang
     did not change, this is `delta(L) ▷ R`.
 State kept: none; `n` is counted for the affected rows only. If the right input is itself a join, a hidden stage stores
     the columns of the condition with the number of rows of each value, and the anti join reads that stage.
-Cost: one probe of the right input for the affected rows, and one of the left input where the right one changed.
+Cost: one probe of the right input for the affected rows, and one of the left input if the right one changed.
 NULL and duplicate behaviour: a NULL condition is no partner; partners are counted with their weights, so that
     removing one of two equal partners changes nothing.
 Falls back when: never.
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 NOW = Column("__ms_partners", "bigint")
 CHANGE = Column("__ms_partners_change", "bigint")
-# stands in for the columns of a condition that does not mention the left input
+# replaces the columns of a condition that does not mention the left input
 ANY_ROW = Column("__ms_any", "int")
 THERE = Column("__ms_there", "boolean")
 PARTNERS_OF = "__ms_p"
@@ -72,7 +72,7 @@ def anti_join(difference: Difference, relation: AntiJoin) -> Relation | None:
 def filtering_join(
     difference: Difference, relation: AntiJoin | SemiJoin, belongs: Callable[[exp.Expr], exp.Expr]
 ) -> Relation | None:
-    """The change of the rows that belong to the result, 1 or 0, by the number of their partners."""
+    """The change of the result, to which a row belongs (1) or not (0) depending on the number of its partners."""
     left_change, right_change = difference.delta(relation.left), difference.delta(relation.right)
     if right_change is None:
         right = difference.new(relation.right)
@@ -115,7 +115,7 @@ def _partners(
 
 
 def _counted(relation: Relation, now: exp.Expr, change: exp.Expr) -> Relation:
-    """The right input with what each row adds to either count."""
+    """The right input, each row with what it adds to both counts."""
     counts = (Item(cast(now, "bigint"), NOW), Item(cast(change, "bigint"), CHANGE))
     return Project(relation, (*keep(relation.columns), *counts))
 

@@ -1,8 +1,8 @@
-"""The stage of a query without a key: stored as plain rows, which are appended, and removed by place.
+"""The stage of a query without a key: plain rows, which are appended, and removed by their place in a file.
 
 Semantics: a bag; a row that occurs three times is stored three times.
 Delta rule: `net = consolidate(delta(x))`; rows with positive weight are appended; for a negative weight, that many of
-    the equal stored rows are removed, no matter which.
+    the equal stored rows are removed, regardless of which.
 State kept: the rows themselves and nothing else, so that loading is a plain write and reading a plain read.
 Cost: proportional to the delta; where rows are removed, one probe of the stored rows.
 NULL and duplicate behaviour: NULLs are equal to each other here; the multiplicity is exact. -0.0 is not 0.0: the
@@ -26,8 +26,8 @@ from millstream.ops.clock import reads_clock
 from millstream.ops.expressions import ZERO, add_columns, cast, col, compare, conjuncts, keep, weight
 from millstream.ops.relations import WEIGHT_COLUMN
 
-RANK = Column("__ms_rank", "bigint")  # the number of a stored row among its equals ...
-GOING = Column("__ms_going", "bigint")  # ... of which the first few are removed: minus the net weight
+RANK = Column("__ms_rank", "bigint")  # the number of a stored row among equal rows ...
+GOING = Column("__ms_going", "bigint")  # ... of which the first `-GOING` are removed: the net weight
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class BagStage:
         return self._additions[changed]
 
     def removed(self) -> Relation:
-        """The places of as many equal stored rows as the net weight takes away."""
+        """The places of stored rows to remove: as many equal ones as the net weight requires."""
         going = Filter(Table(NET, (*self.body.columns, WEIGHT_COLUMN, MORE)), col(MORE.name))
         stored = renamed(self.layout.state, OLD)
         agrees = conjuncts(identical(self.body.columns, "", OLD))
@@ -99,9 +99,9 @@ class BagStage:
 
 
 def _subtracts(relation: Relation, changed: frozenset[str]) -> bool:
-    """Whether the delta takes away again what it counts twice: a join does, if two of its inputs changed.
+    """Whether the delta has terms that cancel others: that of a join has, if two of its inputs changed.
 
-    Of the operators that only inserts can reach here, a union alone adds the changes of its inputs and no more.
+    Of the monotone operators, only a union's delta is no more than the sum of its inputs' changes.
     """
     changing = [c for c in relation.children if any(isinstance(n, Scan) and n.source in changed for n in walk(c))]
     if len(changing) > 1 and not isinstance(relation, UnionAll):

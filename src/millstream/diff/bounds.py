@@ -1,8 +1,8 @@
-"""Which values some columns of a small relation can have, without computing the relation.
+"""The values that some columns of a small relation can have, without computing the relation.
 
-Keys that restrict another relation may be more than needed, so that they need not be exactly those of this relation:
-the keys of the change that it was restricted by will do, and they are at hand. A relation that stands in several places
-is at hand too, since it is computed once, before them, and it has fewer.
+Keys that restrict another relation may be more than needed, so they need not be exactly those of this relation: the
+keys of the change that restricts it are enough, and they are already computed. So is a relation that occurs in several
+places, since it is computed once, before them, and it has fewer keys.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Bounds:
     """Finds the values.
 
     Args:
-        small: the tables that are small though they are no change feeds.
+        small: the tables that are small although they are not change feeds.
         repeated: relations that are computed once and kept.
     """
 
@@ -46,7 +46,7 @@ class Bounds:
     repeated: Set[Relation]
 
     def of(self, relation: Relation, names: Sequence[str]) -> Relation | None:
-        """Rows of the columns that hold all values these can have together; None where only joins can show."""
+        """Rows with all combinations of values that the columns can have; None if that takes a join to find out."""
         if self._is_at_hand(relation):
             types = {c.name: c for c in relation.columns}
             return Project(relation, tuple(Item(col(n), types[n]) for n in names))
@@ -81,7 +81,7 @@ class Bounds:
         assert_never(relation)
 
     def _is_at_hand(self, relation: Relation) -> bool:
-        """Whether it is made of rows that are computed already."""
+        """Whether the relation consists of rows that are already computed."""
         if relation in self.repeated:
             return relation.is_small(self.small)
         nodes = list(walk(relation))
@@ -90,7 +90,7 @@ class Bounds:
         return all(n.is_small(self.small) for n in nodes if isinstance(n, Table))
 
     def _through(self, relation: Relation, names: Sequence[str], origin: Mapping[str, exp.Expr]) -> Relation | None:
-        """The same question to an input, whose columns `origin` gives, and its answer under the names asked for."""
+        """The values of an input's columns, to which `origin` maps the names, under the requested names."""
         columns = [c for n in names if isinstance(c := origin.get(n), exp.Column)]
         if len(columns) < len(names):
             return None
@@ -103,7 +103,7 @@ class Bounds:
 
 
 def _equal_columns(relation: Relation, names: Sequence[str], conditions: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
-    """The columns of the relation that the names are, or that conditions say they are equal to."""
+    """For each name, the relation's column of that name, or the column that a condition makes equal to it."""
     own = {c.name for c in relation.columns}
     found: dict[str, exp.Expr] = {n: col(n) for n in names if n in own}
     for condition in conditions:

@@ -1,12 +1,12 @@
-"""The delta rules of a filter and of a projection that ask for the current time.
+"""The delta rules of a filter and of a projection that use the current time.
 
-Semantics: the time is that of the refresh's data, one moment for the whole query. A row may appear, disappear or have
+Semantics: the time is the refresh's data timestamp, the same for the whole query. A row may appear, disappear or have
     other values because time has passed, without a change of any input.
 Delta rule: with `op_t` the operator at a time, `delta(op(x)) = op_before(delta(x)) + (op_now - op_before)(new(x))`. For
     a filter, the second term holds the rows whose predicate is true at only one of the two times; for a projection,
     the rows with a column that differs: added as they are now, removed as they were.
-State kept: none; the time of the contents is recorded with them. A filter or projection with the current time over an
-    aggregation or a window is a separate stage over that.
+State kept: none; the time of the contents is recorded with them. A filter or projection that uses the current time
+    over an aggregation or a window is a separate stage.
 Cost: each refresh reads the input, even if nothing in it has changed. A comparison of a column with the time becomes a
     range of that column, which is pushed down to the scan. A projection like `now() - at` differs in every row.
 NULL and duplicate behaviour: a predicate that is NULL at one time and true at the other counts as a change.
@@ -54,11 +54,11 @@ def project(difference: Difference, relation: Project) -> Relation | None:
 
 
 def _passed(rows: Relation, predicate: exp.Expr) -> Relation:
-    """The rows that time brings in, and with the weight -1 the rows that time takes out."""
+    """The rows that enter as time passes, and with weight -1 the rows that leave."""
     parts = conjuncts(predicate)
     timed = all_of(p for p in parts if reads_clock(p))
     now, before = at(timed, NOW), at(timed, BEFORE)
-    # written so that Spark recognizes a range: it does not look into COALESCE or <=>
+    # written so that Spark recognises a range: it does not look into COALESCE or <=>
     either = any_of([all_of([now, _is_not(before)]), all_of([before, _is_not(now)])])
     passed = Filter(rows, all_of([*(p for p in parts if not reads_clock(p)), either]), few=True)
     weight = when(now, ONE, exp.Neg(this=ONE))
@@ -72,7 +72,7 @@ def _is_not(predicate: exp.Expr) -> exp.Expr:
 def _differing(rows: Relation, items: tuple[Item, ...]) -> Relation:
     timed = [item for item in items if reads_clock(item.expression)]
     different = [_differs(item) for item in timed]
-    # what is true or false seldom changes with time, a duration always does
+    # a boolean seldom changes with time, a duration always does
     return Filter(rows, any_of(different), few=all(item.column.type == "boolean" for item in timed))
 
 

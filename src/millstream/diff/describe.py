@@ -1,6 +1,6 @@
-"""The operators of a query's stages, each with how it is maintained and when that gives way to a recomputation.
+"""The operators of a query's stages, with the strategy that maintains each, and when it falls back to recomputation.
 
-Both come from the rules: their strategies in the table, and the heading "Falls back when" of their modules.
+Both come from the rules: the strategy from their table, the fallback from "Falls back when" in their modules.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def operators(stages: Sequence[NamedStage]) -> tuple[OperatorPlan, ...]:
 
 
 def title(named: NamedStage) -> str:
-    """What a stage is called."""
+    """The name of a stage in `explain`."""
     return "result" if named.name == PUBLIC else f"hidden {named.name.removeprefix('__ms_')}"
 
 
 def falls_back_when(module: str) -> str:
-    """What the docstring of a rule's module says of it."""
+    """The text under "Falls back when" in the docstring of a rule's module."""
     text = sys.modules[module].__doc__ or ""
     found = re.search(r"^Falls back when: (.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
     return " ".join(found.group(1).split()) if found else ""

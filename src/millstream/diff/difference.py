@@ -1,12 +1,12 @@
-"""Differentiation: three views of a relation, by the table of rules.
+"""Differentiation: three views of a relation, built with the table of rules.
 
 For a relation `x` of the query and the set of inputs that changed since the last refresh:
 
 - `new(x)` is its value now, read from the inputs at the new frontier;
-- `delta(x)` is the Z-set that leads from the old value to the new one, or None where it is certainly empty;
+- `delta(x)` is the Z-set that leads from the old value to the new one, or None if it is certainly empty;
 - `old(x)` is `new(x)` minus `delta(x)`. It is never read from an old version of a table.
 
-The current time is one more input, `naming.CLOCK`, for relations that ask for it.
+The current time is one more input, `naming.CLOCK`, for relations that use it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from millstream.ops import Relation, Scan, clock
 
 @dataclass(frozen=True)
 class Difference:
-    """The views of a query's relations while a given set of inputs has changed.
+    """The views of a query's relations when a given set of inputs has changed.
 
-    Each view of a relation is built once, so that what a plan reads in several places is one relation there.
+    Each view of a relation is built once, so that a plan that reads it in several places reads one relation.
     """
 
     changed: frozenset[str]
@@ -43,10 +43,10 @@ class Difference:
         return self._new[relation]
 
     def delta(self, relation: Relation) -> Relation | None:
-        """The change of the relation; None where no input of it changed.
+        """The change of the relation; None if none of its inputs changed.
 
         Raises:
-            TypeError: for an operator that has no rule but a stage of its own.
+            TypeError: for an operator that has a stage instead of a rule.
         """
         if relation not in self._delta:
             rule = rule_of(relation)
@@ -56,7 +56,7 @@ class Difference:
         return self._delta[relation]
 
     def old(self, relation: Relation) -> Relation:
-        """The relation as it was, as a Z-set that is not consolidated; plain where it did not change."""
+        """The relation before the change, as a Z-set that is not consolidated; unweighted if it did not change."""
         change = self.delta(relation)
         return self.new(relation) if change is None else plus([self.new(relation), negate(change)])
 

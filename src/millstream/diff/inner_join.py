@@ -1,7 +1,7 @@
 """The delta rule of the n-ary inner join.
 
 Semantics: the rows of the product of all inputs for which all conditions are true; weights multiply.
-Delta rule: the sum over i of `new(1..i-1) ⋈ delta(i) ⋈ old(i+1..n)`; terms of inputs that did not change are left out,
+Delta rule: the sum over i of `new(1..i-1) ⋈ delta(i) ⋈ old(i+1..n)`; terms of inputs that did not change are omitted,
     and an unchanged input's old value is its new one.
 State kept: none.
 Cost: each term starts from its delta, so that every intermediate result is about the size of the change; the other

@@ -1,4 +1,4 @@
-"""The tables by which a plan reads the inputs of a query: each at the new frontier, and its changes."""
+"""The tables through which a plan reads the inputs of a query: each at the new frontier, and its changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millstream.ops.relations import WEIGHT_COLUMN
 
 
 def new_table(scan: Scan) -> Relation:
-    """The input at the new frontier, under the names the query uses."""
+    """The input at the new frontier, with the column names of the query."""
     return _named(scan, new_name(scan.source), ())
 
 
@@ -28,7 +28,7 @@ def delta_name(source: str) -> str:
 
 
 def _plain(source: str) -> str:
-    """A source's name as one word, a different one for each source: no name begins with a digit.
+    """A source's name as one word, unique for each source, since no name begins with a digit.
 
     >>> _plain("sales.orders"), _plain("sales_orders")
     ('5_sales_orders', 'sales_orders')

@@ -1,10 +1,10 @@
 """The stage of an aggregation: one stored row per group, replaced when the group changes.
 
 Semantics: GROUP BY with aggregates, DISTINCT (keys without aggregates), and what the query computes from them: the
-    SELECT list and HAVING above. GROUPING SETS, CUBE and ROLLUP group each row once per set, keys that are not in the
-    set masked by NULL, with the set's number as a hidden key.
+    SELECT list and HAVING above. GROUPING SETS, CUBE and ROLLUP group each row once per set, with keys that are not in
+    the set masked by NULL and the set's number as a hidden key.
 Delta rule: the delta's rows are grouped; each touched group's stored row is looked up and merged with its change,
-    accumulator by accumulator. A group without rows is removed; the one row of a global aggregate never is.
+    accumulator by accumulator. A group without rows is removed; the single row of a global aggregate never is.
 State kept: per group the keys, the number of rows, the accumulators, and each output column that is not one of these.
     A group that HAVING hides is stored with VISIBLE false.
 Cost: proportional to the changed rows and touched groups; some aggregates must read groups again, see the families.
@@ -47,12 +47,12 @@ from millstream.ops.expressions import (
 )
 
 VISIBLE = Column(naming.VISIBLE, "boolean")
-FRESH = "__ms_f"  # behind the name of a key: its value among the recomputed groups
+FRESH = "__ms_f"  # suffix of a key's name: its value among the recomputed groups
 
 
 @dataclass(frozen=True)
 class KeyedStage:
-    """Maintains an Aggregate, and the filter and projection the query puts on it.
+    """Maintains an Aggregate, and the query's filter and projection over it.
 
     Args:
         body: the aggregation.
@@ -95,7 +95,7 @@ class KeyedStage:
 
     @cached_property
     def _computed(self) -> tuple[Item, ...]:
-        """The outputs that are stored in columns of their own."""
+        """The outputs that are stored in separate columns."""
         stored = {c.name for c in self._state_columns}
         items: list[Item] = []
         for number, item in enumerate(self.items, start=1):
@@ -130,7 +130,7 @@ class KeyedStage:
         """The steps of a refresh in which these inputs changed.
 
         Args:
-            at_once: leave `TOUCHED` out, which saves a query where the stored rows need not be looked up.
+            at_once: omit `TOUCHED`, which saves a query if the stored rows need not be looked up.
         """
         if (changed, at_once) not in self._planned:
             self._planned[changed, at_once] = self._plan(changed, at_once)
@@ -167,7 +167,7 @@ class KeyedStage:
         return self._finished(self._merged(joined), stored)
 
     def _merged(self, joined: Relation) -> Relation:
-        """New accumulators beside the old: sums and counts first, since extremes refer to the new counts."""
+        """Add the new accumulators to the old ones: sums and counts first, since extremes refer to the new counts."""
         for simple in (True, False):
             values: dict[str, exp.Expr] = {}
             for accumulator in self.accumulators:
@@ -225,14 +225,14 @@ class KeyedStage:
         return Table(CHANGES, (*self.layout.columns, *self._old_columns, MORE, STORE, SHOWN))
 
     def _finished(self, merged: Relation, stored: Relation) -> Relation:
-        """Outputs, and what happens to each row; unchanged rows are dropped."""
+        """Add the outputs, and what happens to each row; drop unchanged rows."""
         with_outputs = self._with_outputs(merged, {c.name: col(c.name) for c in (*stored.schema, MORE)})
         store, shown = self._store(), self._shown()
         final = Project(with_outputs, add_columns(with_outputs, [Item(store, STORE), Item(shown, SHOWN)]))
         return Filter(final, compare(exp.NEQ, col(STORE.name), exp.Literal.string("none")))
 
     def _with_outputs(self, grouped: Relation, kept: Mapping[str, exp.Expr]) -> Relation:
-        """The stored columns computed from the state; outputs only of groups that are alive and visible."""
+        """The stored columns, computed from the state; outputs only for groups that have rows and are visible."""
         types = {c.name: c for c in grouped.schema}
         alive: list[exp.Expr] = []
         if kept:

@@ -1,11 +1,11 @@
-"""Delta rules of the operators that are linear: the delta of the result is the operator applied to the delta.
+"""Delta rules of the linear operators: the delta of the result is the operator applied to the delta.
 
-Semantics: scan, filter, projection, repetition (EXPLODE and its like) and UNION ALL treat each row by itself.
+Semantics: scan, filter, projection, repetition (EXPLODE and the like) and UNION ALL treat each row by itself.
 Delta rule: `delta(op(x)) = op(delta(x))`; `delta(x UNION ALL y) = delta(x) + delta(y)`; a scan's delta is its change
     feed.
 State kept: none.
 Cost: proportional to the changed rows.
-NULL and duplicate behaviour: weights carry duplicates; a predicate that is NULL drops the row before and after alike.
+NULL and duplicate behaviour: weights count duplicates; a predicate that is NULL drops the row before and after alike.
 Falls back when: never.
 """
 
@@ -31,12 +31,12 @@ def scan(difference: Difference, relation: Scan) -> Relation | None:
 
 
 def one_row(difference: Difference, relation: OneRow) -> Relation | None:
-    """It never changes."""
+    """A constant row never changes."""
     return None
 
 
 def filter_(difference: Difference, relation: Filter) -> Relation | None:
-    """The predicate gives the same answer for a row at any time, unless it asks for the time."""
+    """The predicate has the same result for a row at any time, unless it uses the current time."""
     if reads_clock(relation):
         return current_time.filter_(difference, relation)
     change = difference.delta(relation.input)
@@ -44,7 +44,7 @@ def filter_(difference: Difference, relation: Filter) -> Relation | None:
 
 
 def project(difference: Difference, relation: Project) -> Relation | None:
-    """A row's columns are computed from that row alone, unless from the time."""
+    """A row's columns are computed from that row alone, unless they use the current time."""
     if reads_clock(relation):
         return current_time.project(difference, relation)
     change = difference.delta(relation.input)

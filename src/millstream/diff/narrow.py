@@ -1,14 +1,14 @@
-"""Semi joins with something small go down to the scans, and what is joined to something small is made small first.
+"""Moves semi joins with a small relation down to the scans, and restricts what is joined to a small relation first.
 
-Spark can send only the right input of a semi, anti or left join to every task. Where the left one is a delta, it sorts
-and shuffles the right one, which may be a large table, to look up a few keys in it. So:
+Spark can send only the right input of a semi, anti or left join to every task. If the left input is a delta, Spark
+sorts and shuffles the right one, which may be a large table, to look up a few keys in it. So:
 
-- the right input of such a join is restricted to the keys of the left one, where that is small;
-- a semi join with something small is moved below other semi and anti joins and into the one input of an inner join that
-  its condition refers to, so that these join something small as well;
-- an input of an inner join that starts from a delta is restricted to its keys, if it is not just a table to be read.
+- the right input of such a join is restricted to the keys of the left one, if that is small;
+- a semi join with a small relation is moved below other semi and anti joins and into the one input of an inner join
+  that its condition refers to, so that these also join a small relation;
+- an input of an inner join that starts from a delta is restricted to the delta's keys, unless it is only a table.
 
-The query stays the same, in another order; the rules need not know.
+The query computes the same, in another order; the rules need not know about it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from millstream.ops.join_order import connected_order
 from millstream.ops.relations import referenced
 from millstream.ops.walk import occurrences
 
-KEY = "__ms_k"  # behind the name of a column of the left input: its value among the keys that the right one may have
+KEY = "__ms_k"  # suffix of a left column's name: its value among the keys that restrict the right input
 
 
 def narrow(relation: Relation, small: Set[str]) -> Relation:
-    """The same relation; `small` names the tables that are small though they are no change feeds."""
+    """The same relation; `small` names the tables that are small although they are not change feeds."""
     counts, narrowing = occurrences((relation,)), _Narrowing(small)
     done: dict[Relation, Relation] = {}
 
@@ -63,10 +63,10 @@ def narrow(relation: Relation, small: Set[str]) -> Relation:
 class _Narrowing:
     small: Set[str]
     repeated: set[Relation] = dataclasses.field(default_factory=set)
-    """The relations that stand in several places."""
+    """The relations that occur in several places."""
 
     def visit(self, node: Relation) -> Relation:
-        """A join with its inputs narrowed; other operators have nothing to look up in one input for another."""
+        """A join with its inputs narrowed; other operators do not look up rows of one input for another."""
         if not isinstance(node, Join):
             return node
         match node:
@@ -104,7 +104,7 @@ class _Narrowing:
         return self._with_keys_of(first, other, conditions) if is_joined and not self._is_small(other) else other
 
     def _with_keys_of(self, asking: Relation, relation: Relation, conditions: Sequence[exp.Expr]) -> Relation:
-        """The rows that something small can be equal to by some conditions; all of them where it is not small."""
+        """The rows that can match a small relation by the equalities; all rows if it is not small."""
         here, there = {c.name for c in asking.columns}, {c.name for c in relation.columns}
         ties = [c for c in conditions if _ties(c, here, there)]
         if not ties or here & there or not (self._is_small(asking) and _comes_from_changes(asking)):
@@ -112,11 +112,11 @@ class _Narrowing:
         names = sorted({n for c in ties for n in referenced(c)} & here)
         asked = Bounds(self.small, self.repeated).of(asking, names) or asking
         types = {c.name: c for c in asked.columns}
-        # a key that occurs twice does no harm in a semi join, and dropping it would take an exchange
+        # a key that occurs twice does no harm in a semi join, and removing it would take an exchange
         keys = renamed(Project(asked, keep(types[n] for n in names)), KEY)
         condition = substitute(all_of(ties), {n: col(n + KEY) for n in names})
         if isinstance(relation, UnionAll) and _is_plain(relation):
-            # a change among the inputs is small as it is, and so it stays what other places read
+            # a change among the inputs is already small; left as it is, it stays the relation that other places read
             parts = (i if self._is_small(i) else self._restricted(i, keys, condition) for i in relation.inputs)
             return UnionAll(tuple(parts))
         return self._restricted(relation, keys, condition)
@@ -130,7 +130,7 @@ class _Narrowing:
             case Project():
                 origin = {i.column.name: i.expression for i in relation.items}
                 is_plain = all(isinstance(origin[n], exp.Column) for n in names)
-                # a function over rows would see fewer of them
+                # a window function would see fewer rows
                 looks_around = any(i.expression.find(exp.Window) for i in relation.items)
                 if is_plain and not looks_around and not _share_names(relation.input, keys):
                     moved = substitute(condition, {n: origin[n] for n in names})
@@ -166,12 +166,12 @@ def _narrows(node: SemiJoin) -> bool:
 
 
 def _comes_from_changes(relation: Relation) -> bool:
-    """Whether only few rows can have such keys; the keys of touched groups may be few and have all rows."""
+    """Whether only few rows can have these keys; the keys of touched groups may be few and still match all rows."""
     return any((isinstance(n, Table) and n.is_weighted) or (isinstance(n, Filter) and n.few) for n in walk(relation))
 
 
 def _is_plain(relation: UnionAll) -> bool:
-    """Whether all inputs have the same names for their columns."""
+    """Whether all inputs have the same column names."""
     return len({tuple(c.name for c in i.columns) for i in relation.inputs}) == 1
 
 
@@ -180,7 +180,7 @@ def _share_names(left: Relation, right: Relation) -> bool:
 
 
 def _ties(condition: exp.Expr, left: Set[str], right: Set[str]) -> bool:
-    """Whether a condition is an equality of something on the left with something on the right."""
+    """Whether a condition is an equality of an expression on the left with one on the right."""
     condition = condition.unnest()
     if not isinstance(condition, exp.EQ | exp.NullSafeEQ):
         return False

@@ -35,7 +35,7 @@ def outer_join(difference: Difference, relation: OuterJoin) -> Relation | None:
 
 
 def _padded(relation: OuterJoin, change: Relation | None) -> Relation | None:
-    """Rows of one side as rows of the join, the other side's columns NULL."""
+    """Rows of one side as rows of the join, with the other side's columns NULL."""
     if change is None:
         return None
     present = {c.name for c in change.columns}

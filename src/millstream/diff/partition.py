@@ -1,12 +1,12 @@
 """The stage of window functions and Top-N: the rows of a partition are computed again when one of its rows changes.
 
-Semantics: window functions over PARTITION BY columns, what the query computes from them, and which rows it keeps by
-    them (QUALIFY, the first rows of an order).
+Semantics: window functions over PARTITION BY columns, what the query computes from them, and which rows it keeps
+    because of them (QUALIFY, the first rows of an order).
 Delta rule: the partitions of `delta(x)` are the touched ones; their rows are computed from `new(x)` restricted to them,
-    and what differs from the stored rows of these partitions is the change.
+    and the difference from the stored rows of these partitions is the change.
 State kept: the rows of the result with the columns of their partition. Removed rows are found there: no old value is
     computed.
-Cost: one read of the touched partitions, of the input and of the stored rows. A window over all rows has one
+Cost: one read of the touched partitions, in the input and in the stored rows. A window over all rows has one
     partition. An input that is more than a filtered table is stored as a hidden stage, so that it is not computed
     again.
 NULL and duplicate behaviour: NULLs are one partition; of equal rows, only the difference in number is added or removed.
@@ -40,17 +40,17 @@ from millstream.ops.expressions import (
 )
 from millstream.ops.relations import WEIGHT_COLUMN
 
-KEY = "__ms_p"  # behind the name of a touched partition's column
-MORE_NOW = Column("__ms_more_now", "bigint")  # how many more of a row there are now than are stored ...
-NUMBER = Column("__ms_number", "bigint")  # ... of which, or of the stored ones, this is one
+KEY = "__ms_p"  # suffix of the name of a touched partition's column
+MORE_NOW = Column("__ms_more_now", "bigint")  # how many more equal rows there are now than are stored
+NUMBER = Column("__ms_number", "bigint")  # the number of a row among the equal new, or equal stored, rows
 
 
 @dataclass(frozen=True)
 class PartitionStage:
-    """Maintains a Window and the filters and projections on it.
+    """Maintains a Window and the filters and projections over it.
 
     Args:
-        body: those operators down to the Window, keeping the columns it partitions by.
+        body: these operators down to the Window; they keep the columns of its PARTITION BY.
         outputs: the columns of `body` that are the result.
     """
 
@@ -62,7 +62,7 @@ class PartitionStage:
 
     @cached_property
     def window(self) -> Window:
-        """The window operator that it maintains."""
+        """The Window that the stage maintains."""
         node = self.body
         while not isinstance(node, Window):
             node = node.children[0]
@@ -81,7 +81,7 @@ class PartitionStage:
         """The steps of a refresh in which these inputs changed.
 
         Args:
-            at_once: leave `TOUCHED` out, which saves a query where the stored rows need not be looked up.
+            at_once: omit `TOUCHED`, which saves a query if the stored rows need not be looked up.
         """
         if (changed, at_once) not in self._planned:
             self._planned[changed, at_once] = self._plan(changed, at_once)
@@ -114,7 +114,7 @@ class PartitionStage:
         return node.over((below,))
 
     def _replaced(self, fresh: Relation, stored: Relation) -> Relation:
-        """Rows to add with weight 1, and stored rows to take away, with their places, with weight -1."""
+        """Rows to add, with weight 1, and stored rows to remove, with their places and weight -1."""
         columns = self.layout.columns
         here = tuple(Item(null(c.type), c) for c in PLACE)
         both = UnionAll(

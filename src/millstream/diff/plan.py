@@ -1,16 +1,17 @@
 """A stage of a stream table: what its table stores, and the steps that keep it up to date.
 
 A stream table is computed in one or more stages, each with a stored table: hidden ones for aggregations below other
-operators, and the one the user sees. A stage's steps are relations over named tables:
+operators, and the public one. A stage's steps are relations over named tables:
 
 - `new_<input>` and `delta_<input>`: an input at the new frontier, and its changes since the last one;
 - `state`: the stage's own stored rows, each with its place: file and row. The step needs only those that agree with a
-  row of its `looks_up` in the stored key, or in all columns where there is no key;
+  row of its `looks_up` in the stored key, or in all columns if there is no key;
 - the name of an earlier step.
 
-The step `TOUCHED` gives the change of each touched group, or the touched partitions. The steps `CHANGES` and
-`RECOMPUTED` give stored rows to replace: new values, old values (`OLD` behind the name), the old row's place. The step
-`NET` gives the net change of a bag, `REMOVED` the places of rows to take away; of partitions `NET` gives both.
+The step `TOUCHED` returns the change of each touched group, or the touched partitions. The steps `CHANGES` and
+`RECOMPUTED` return stored rows to replace: new values, old values (with the suffix `OLD`), and the old row's place. The
+step `NET` returns the net change of a bag, and `REMOVED` the places of rows to remove; for partitions `NET` returns
+both.
 
 A stage of a recursion also reads `stored`, its own rows without their places, and has steps that are repeated until
 they find nothing more (`Fixpoint`).
@@ -38,7 +39,7 @@ REMOVED = "removed"
 
 PLACE = (Column(naming.FILE, "string"), Column(naming.ROW, "bigint"))
 STORE = Column("__ms_store", "string")  # what happens to the stored row: insert, update, delete
-SHOWN = Column("__ms_shown", "string")  # what the user sees of it: insert, update, delete, none
+SHOWN = Column("__ms_shown", "string")  # the change as the user sees it: insert, update, delete, none
 MORE = Column("__ms_more", "boolean")  # the row needs the step that follows
 
 
@@ -55,8 +56,9 @@ class Step:
     """A named query.
 
     Args:
-        only_if: it runs only when that step has a row with `MORE` set.
-        looks_up: its rows determine which stored rows are read; only those with `MORE` set, if it is `only_if` too.
+        only_if: the step runs only if that step has a row with `MORE` set.
+        looks_up: the step whose rows determine which stored rows are read; if it is also `only_if`, only its rows with
+            `MORE` set.
     """
 
     name: str
@@ -67,7 +69,7 @@ class Step:
 
     @cached_property
     def tables(self) -> frozenset[str]:
-        """The names of what it reads."""
+        """The names of the tables it reads."""
         return frozenset(node.name for node in walk(self.relation) if isinstance(node, Table))
 
     def text(self, *, hints: bool, tiny: frozenset[str] = frozenset()) -> str:
@@ -81,11 +83,12 @@ class Step:
 class Fixpoint:
     """A query repeated over its own result.
 
-    The rows of `seed` are the first `FRONTIER`, and each further one is what `body` makes of the one before. The
-    result, under the name of the step, are the rows of all of them. The body may read those found so far by that name.
+    The rows of `seed` are the first `FRONTIER`, and each further one is the result of `body` over the one before. The
+    result, under the name of the step, is the rows of all of them. The body may read the rows found so far by that
+    name.
 
     Args:
-        only_if: it runs only when that step has a row with `MORE` set; `unless`: only when it has none.
+        only_if: it runs only if that step has a row with `MORE` set; `unless`: only if that step has none.
     """
 
     name: str
@@ -94,7 +97,7 @@ class Fixpoint:
     only_if: str | None = None
     unless: str | None = None
     strategy: str = ""
-    """What `explain` and the history of refreshes call it."""
+    """Its name in `explain` and in the history of refreshes."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -103,7 +106,7 @@ class Fixpoint:
 
     @property
     def tables(self) -> frozenset[str]:
-        """The names of what it reads, but for its own results."""
+        """The names of the tables it reads, without its own results."""
         return (self.seed.tables | self.body.tables) - {FRONTIER, self.name}
 
 

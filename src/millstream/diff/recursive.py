@@ -1,20 +1,20 @@
-"""The stage of a recursion (WITH RECURSIVE): its rows are stored, and a change goes through the step again and again.
+"""The stage of a recursion (WITH RECURSIVE): its rows are stored, and a change passes through the step repeatedly.
 
 Semantics: `base UNION ALL step` is the bag of the base's rows, of the step over those, of the step over these, and so
-    on; with UNION each row counts once. The step is linear: it reads the recursion once, not below an aggregation nor
-    on the side of a join that decides what is missing.
+    on; with UNION each row counts once. The step is linear: it reads the recursion once, neither below an aggregation
+    nor on the side of a join that determines which rows are missing.
 Delta rule: UNION ALL (delta iteration): the first change is `delta(base)` and the change of the step over the stored
-    rows, `delta(step)(old)`; each further one is `step(change)` over the new inputs, weights carried; their sum is the
-    change. UNION, if nothing derived so far lost a derivation (semi-naive): the rows gained, and what the step makes of
-    these, as long as that is not stored. UNION otherwise (delete and rederive): all that follows from a lost derivation
-    over the old inputs is taken out; of this, what follows from the base or from a remaining row is put back; and
-    from there on as for gains. UNION over an operator whose gains and losses have no rule (recomputation): the
-    recursion is evaluated from scratch and compared with the stored rows.
+    rows, `delta(step)(old)`; each further one is `step(change)` over the new inputs, with weights; their sum is the
+    change. UNION, if no stored row lost a derivation (semi-naive): the rows gained, and what the step derives from
+    them, as long as that is not stored. UNION otherwise (delete and rederive): all rows that follow from a lost
+    derivation over the old inputs are removed; those that follow from the base or from a remaining row are added
+    again; then gains are processed as above. UNION over an operator whose gains and losses have no rule
+    (recomputation): the recursion is evaluated from scratch and compared with the stored rows.
 State kept: the rows of the recursion.
-Cost: one query for each step of the recursion that the change goes through, over rows of about its size; delete and
-    rederive visits what follows from the rows lost; a first load runs the same loop over the whole base.
+Cost: one query for each step of the recursion that the change passes through, over about as many rows as it has;
+    delete and rederive visits what follows from the lost rows; a first load runs the same loop over the whole base.
 NULL and duplicate behaviour: rows are compared with NULLs equal; the multiplicities of UNION ALL are exact.
-Falls back when: never. A recursion that does not end, as over a cycle under UNION ALL, fails the refresh after
+Falls back when: never. A recursion that does not end, e.g. over a cycle with UNION ALL, fails the refresh after
     `max_recursion` repetitions.
 """
 
@@ -71,7 +71,7 @@ SEMI_NAIVE = "semi-naive"
 REDERIVE = "delete and rederive"
 RECOMPUTE = "recomputation"
 
-_OTHER = "__ms_x"  # behind the name of a column: its value in the other relation that rows are compared with
+_OTHER = "__ms_x"  # suffix of a column's name: its value in the other relation that rows are compared with
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class RecursiveStage:
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """The ways a change may be computed; a refresh takes one of them."""
+        """The strategies that may compute a change; a refresh uses one of them."""
         if not self.body.distinct:
             return (DELTA_ITERATION,)
         return (SEMI_NAIVE, REDERIVE) if self._has_rules else (RECOMPUTE,)
@@ -108,7 +108,7 @@ class RecursiveStage:
         """The steps of a refresh in which these inputs changed.
 
         Args:
-            at_once: compare with all stored rows, which are few, instead of finding the ones to compare with first.
+            at_once: compare with all stored rows, which are few, instead of first finding the ones to compare with.
         """
         if (changed, at_once) not in self._planned:
             steps = self._union(changed, at_once) if self.body.distinct else self._union_all(changed)
@@ -128,7 +128,7 @@ class RecursiveStage:
         return found, *self._applied(consolidate(Table(FOUND, self._weighted)))
 
     def _next(self) -> Relation:
-        """What the step makes of a change: by the delta rules, since the step is linear."""
+        """The result of the step for a change, by the delta rules, since the step is linear."""
         change = Difference(frozenset({self.body.reference})).delta(self.body.step)
         assert change is not None, "the step reads the recursion"
         return self._bound(consolidate(self._named(change)))
@@ -160,7 +160,7 @@ class RecursiveStage:
         still_lost = self._known(self._lost_next(difference), self._stored, at_once)
         return (
             Step(FIRST, self._first(difference, at_once)),
-            # without losses, what comes first and what follows from it is the net change
+            # without losses, the first change and what follows from it is the net change
             Fixpoint(
                 NET,
                 Step(NET, first),
@@ -197,11 +197,11 @@ class RecursiveStage:
         return _marked(plus(parts))
 
     def _lost_next(self, difference: Difference) -> Relation:
-        """What followed from the rows in the frontier."""
+        """The rows that followed from the rows in the frontier."""
         return self._once(self._named(self._turnover(difference, self._frontier, are_few=True).ever(self.body.step)))
 
     def _rederived(self, difference: Difference, at_once: bool) -> Relation:
-        """Of the rows lost, those that follow from the base or from a row that stayed; and what is gained there."""
+        """The lost rows that follow from the base or from a row that stayed, and the rows gained."""
         turnover = self._turnover(difference, self._stayed)
         lost = Project(Table(LOST, self._weighted), keep(self.body.columns))
         base = self._among(self._named(difference.new(self.body.base)), lost)
@@ -210,24 +210,24 @@ class RecursiveStage:
         found = self._once(UnionAll((base, again) if gained is None else (base, again, gained)))
         return self._unknown(found, self._stayed, at_once)
 
-    # Comparisons with what is stored
+    # Comparisons with the stored rows
 
     def _known(self, rows: Relation, stored: Relation, at_once: bool) -> Relation:
-        """Those of some distinct rows that are stored."""
+        """Those of the given distinct rows that are stored."""
         if at_once:
             return self._among(rows, stored)
         joined = InnerJoin((rows, renamed(stored, _OTHER)), (self._is_other(),), small_first=True)
         return Project(joined, keep(rows.schema))
 
     def _unknown(self, rows: Relation, stored: Relation, at_once: bool) -> Relation:
-        """Those of some distinct rows that are not stored.
+        """Those of the given distinct rows that are not stored.
 
-        Spark sends only the right side of an anti join to all tasks. That is the larger one here, unless it is cut down
-        to the rows that matter first.
+        Spark sends only the right side of an anti join to all tasks. That is the larger one here, unless it is first
+        restricted to the rows that matter.
         """
         return self._without(rows, stored if at_once else self._known(rows, stored, at_once))
 
-    # Relations the steps are made of
+    # The relations that the steps consist of
 
     @property
     def _weighted(self) -> tuple[Column, ...]:
@@ -258,7 +258,7 @@ class RecursiveStage:
         return Turnover(difference, self.body.reference, rows, are_few)
 
     def _both(self, change: _Change) -> Relation | None:
-        """The gains, or losses, of both branches."""
+        """The gains or the losses of both branches."""
         parts = [self._named(r) for branch in (self.body.base, self.body.step) if (r := change(branch)) is not None]
         return None if not parts else parts[0] if len(parts) == 1 else UnionAll(tuple(parts))
 
@@ -269,7 +269,7 @@ class RecursiveStage:
         return Project(branch, (*items, *keep([WEIGHT_COLUMN])) if branch.is_weighted else items)
 
     def _bound(self, relation: Relation) -> Relation:
-        """The delta rules' names of the recursion and its change, exchanged for those of the stage."""
+        """The relation with the stage's names for the recursion and its change in place of the delta rules' names."""
         names = {new_name(self.body.reference): STORED, delta_name(self.body.reference): FRONTIER}
 
         def rename(node: Relation) -> Relation:
@@ -293,7 +293,7 @@ class RecursiveStage:
         return all_of(same(col(c.name), col(c.name + _OTHER)) for c in self.body.columns)
 
     def _applied(self, net: Relation) -> tuple[Step, Step]:
-        """The net change, and the places of what goes."""
+        """The net change, and the places of the rows to remove."""
         places = BagStage(Project(self._stored, keep(self.body.columns))).removed()
         return Step(NET, _marked(net)), Step(REMOVED, places, only_if=NET, looks_up=NET)
 
@@ -302,12 +302,12 @@ _Change = Callable[[Relation], Relation | None]
 
 
 def _marked(net: Relation) -> Relation:
-    """A change with MORE set for what goes."""
+    """A change with MORE set for rows that are removed."""
     return Project(net, add_columns(net, [Item(cast(compare(exp.LT, weight(), ZERO), "boolean"), MORE)]))
 
 
 def _restricted(step: Relation, turnover: Turnover, wanted: Relation) -> Relation:
-    """The rows of the step that are wanted ones; if it joins, joined outward from those.
+    """The rows of the step that are wanted; a join in it starts from the wanted rows.
 
     Otherwise it would be computed from all rows of the recursion, to find a handful.
     """
@@ -329,8 +329,8 @@ def _restricted(step: Relation, turnover: Turnover, wanted: Relation) -> Relatio
     inputs = below.inputs if isinstance(below, InnerJoin) else (below,)
     if isinstance(below, InnerJoin):
         conditions = (*below.conditions, *conditions)
-    # The recursion's own rows come last of those that are tied: by then they are tied by what they were joined with as
-    # well. A depth alone, say, is what a large part of them share.
+    # The recursion's own rows are joined last: by then, more conditions restrict them. A depth alone, for example, is
+    # shared by a large part of them.
     ordered_inputs = sorted(inputs, key=lambda i: reads(i, turnover.reference))
     ordered = connected_order(wanted, [turnover.now(i) for i in ordered_inputs], conditions)
     return Project(InnerJoin(tuple(ordered), conditions, small_first=True), items)

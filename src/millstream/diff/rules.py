@@ -1,4 +1,4 @@
-"""The table of delta rules: one entry for each operator, and for one without a rule the reason.
+"""The table of delta rules: one entry for each operator, with the reason if it has no rule.
 
 A rule turns an operator into the operators of its delta. Rules are pure and know neither Spark nor a database.
 """
@@ -36,13 +36,13 @@ N = TypeVar("N", bound=Relation)
 
 @dataclass(frozen=True)
 class Rule(Generic[N]):
-    """The delta of an operator; the strategies are what `explain` says of it."""
+    """The delta of an operator; `explain` shows its strategy."""
 
     operator: type[N]
     delta: Callable[[Difference, N], Relation | None]
     strategy: str
     strategy_with_clock: str = ""
-    """The strategy of an operator that asks for the current time, where an operator can."""
+    """The strategy of an operator that uses the current time, if it can."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class NoRule:
 
 
 _PARTNERS = "rows that gain their first or lose their last partner"
-_FILTERED = "filter of the delta, and rows that time brings in or out"
+_FILTERED = "filter of the delta, and rows that enter or leave as time passes"
 _PROJECTED = "projection of the delta, and rows whose values change with time"
 
 RULES = (
@@ -73,7 +73,7 @@ RULES = (
     NoRule(Aggregate, "its stage merges touched groups with their stored state", stage="keyed"),
     NoRule(Window, "its stage computes touched partitions again", stage="partition"),
     NoRule(Recursion, "its stage repeats the step over the change", stage="recursive"),
-    NoRule(Table, "it stands in plans, which are not differentiated, and not in queries"),
+    NoRule(Table, "it occurs only in plans, which are not differentiated"),
 )
 
 _BY_OPERATOR: dict[type[Relation], Rule[Any] | NoRule] = {entry.operator: entry for entry in RULES}

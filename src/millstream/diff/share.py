@@ -1,9 +1,9 @@
-"""A relation that the steps of a stage read in several places becomes a separate step, computed once.
+"""Turns a relation that the steps of a stage read in several places into a separate step, computed once.
 
-That is worth it if the relation is small, because it comes from a change, so that keeping it costs little; and if
-computing it reads something large, so that doing it twice costs much. Of relations inside each other only the outer one
-is taken, unless the inner one is read elsewhere as well. Examples are a CTE read twice, the affected rows of an anti
-join, and the delta of an outer join's input.
+That pays off if the relation is small, because it comes from a change, so that keeping it costs little; and if
+computing it reads a large table, so that doing it twice costs much. Of nested relations, only the outer one becomes a
+step, unless the inner one is also read elsewhere. Examples are a CTE read twice, the affected rows of an anti join, and
+the delta of an outer join's input.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from millstream.ops import Filter, Grouping, Join, Relation, Table, walk
 from millstream.ops.walk import occurrences
 
 SHARED = "shared_"
-"""The names of such steps start with this."""
+"""The prefix of the names of such steps."""
 
 _COSTLY = Join | Grouping
 
 
 def share(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The same steps, with the ones they share put before the first that needs them."""
+    """The same steps, each shared step placed before the first one that needs it."""
     looked_up = {STATE, *(step.name for step in steps)}
     steps = [dataclasses.replace(step, relation=narrow(step.relation, looked_up)) for step in steps]
     counts = occurrences(tuple(step.relation for step in steps))

@@ -1,10 +1,10 @@
-"""Splitting a query into stages, so that every aggregation, window and recursion has a stored table of its own.
+"""Splits a query into stages, so that every aggregation, window and recursion has its own stored table.
 
-One at the top, with the filters and projections on it, is the stage the user sees. One further down becomes a hidden
-stage, which the stages above read like a table: each level then costs what changed in it.
+One at the top, with the filters and projections over it, is the public stage. One further down becomes a hidden stage,
+which the stages above read like a table: the cost of each level then depends on what changed in it.
 
-So do the keys by which a semi or anti join finds its partners, where these are joined together: counted once and
-stored, they need not be joined again for each row that may have gained or lost one.
+If the right input of a semi or anti join is itself a join, its keys become a hidden stage too: counted once and stored,
+they need not be joined again for each row that may have gained or lost a partner.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from millstream.ops.relations import referenced
 AnyStage = BagStage | KeyedStage | PartitionStage | RecursiveStage
 PUBLIC = "result"
 
-# types whose equal values are identical; of other types a group shows any of the equal values
+# types whose equal values are identical; for other types, a group shows any of the equal values
 _DISTINGUISHED = {
     *("boolean", "tinyint", "smallint", "int", "bigint"),
     *("string", "binary", "date", "timestamp", "timestamp_ntz"),
@@ -60,7 +60,7 @@ class NamedStage:
     name: str
     stage: AnyStage
     inputs: tuple[str, ...]
-    """The sources and earlier stages it reads, and the clock."""
+    """The sources and earlier stages it reads, and the clock if it uses the current time."""
 
 
 def split(relation: Relation) -> tuple[NamedStage, ...]:
@@ -80,9 +80,9 @@ def split(relation: Relation) -> tuple[NamedStage, ...]:
 
 
 def _peel(relation: Relation) -> tuple[Aggregate | None, exp.Expr | None, tuple[Item, ...]]:
-    """The aggregation under the filters and projections at the top, with those folded into one of each.
+    """The aggregation under the filters and projections at the top, which are merged into one of each.
 
-    A filter or projection that asks for the time is not part of the stage, which looks at touched groups only.
+    A filter or projection that uses the current time is not part of the stage, which looks at touched groups only.
     """
     items = tuple(Item(col(c.name), c) for c in relation.schema)
     conditions: list[exp.Expr] = []
@@ -103,9 +103,9 @@ def _peel(relation: Relation) -> tuple[Aggregate | None, exp.Expr | None, tuple[
 
 
 def _peel_recursion(relation: Relation) -> tuple[Recursion, tuple[str, ...]] | None:
-    """The recursion under projections that only order its columns, and the order.
+    """The recursion under projections that only reorder its columns, and the order.
 
-    Where some are left out, the user would see equal rows come and go.
+    If some columns were left out, the user would see equal rows appear and disappear.
     """
     picked = [c.name for c in relation.schema]
     while isinstance(relation, Project) and all(isinstance(i.expression, exp.Column) for i in relation.items):
@@ -120,7 +120,7 @@ def _peel_recursion(relation: Relation) -> tuple[Recursion, tuple[str, ...]] | N
 def _window_of(relation: Relation) -> Window | None:
     """The Window under the filters and projections at the top.
 
-    A filter or projection that asks for the time is not part of the stage, which looks at touched partitions only.
+    A filter or projection that uses the current time is not part of the stage, which looks at touched partitions only.
     """
     while isinstance(relation, Filter | Project) and not reads_clock(relation):
         relation = relation.input
@@ -129,7 +129,7 @@ def _window_of(relation: Relation) -> Window | None:
 
 @dataclass(frozen=True)
 class _Hidden:
-    """The stages below the one the user sees, by what they compute; equal relations share one."""
+    """The stages below the public one, by the relation they compute; equal relations share one."""
 
     stages: dict[Relation, NamedStage]
 
@@ -159,7 +159,7 @@ class _Hidden:
         return visit(relation)
 
     def partitioned(self, relation: Relation) -> PartitionStage:
-        """The stage of a window and what stands on it."""
+        """The stage of a window and of the filters and projections over it."""
         outputs = tuple(c.name for c in relation.columns)
         return PartitionStage(self._keeping_partition(relation), outputs)
 
@@ -169,7 +169,7 @@ class _Hidden:
         return RecursiveStage(dataclasses.replace(node, base=base, step=step), outputs)
 
     def _keeping_partition(self, node: Relation) -> Relation:
-        """The same rows, with the columns of the partition beside the others, over an input that is cheap to read."""
+        """The same rows, including the columns of the partition, over an input that is cheap to read."""
         assert isinstance(node, Window | Filter | Project), "there is a window below filters and projections"
         match node:
             case Window():
@@ -187,7 +187,7 @@ class _Hidden:
         assert_never(node)
 
     def _with_counted_partners(self, node: SemiJoin | AntiJoin) -> Relation:
-        """The join with the distinct keys of its right input in place of that, where that is joined together."""
+        """The join with the distinct keys of its right input in place of that input, if that is itself a join."""
         keys = [c for c in node.right.columns if c.name in referenced(node.condition)]
         is_joined = any(isinstance(n, Join) for n in walk(node.right))
         if not (keys and is_joined and all(_is_distinguished(c.type) for c in keys)):
@@ -203,7 +203,7 @@ class _Hidden:
 
     def _scan(self, node: Relation, make: Callable[[], AnyStage]) -> Scan:
         if node not in self.stages:
-            stage = make()  # which may add stages of its own before this one
+            stage = make()  # may add further stages before this one
             self.stages[node] = _named(f"{naming.RESERVED_PREFIX}stage_{len(self.stages) + 1}", stage)
         found = self.stages[node]
         return Scan(found.name, found.stage.layout.outputs, node.schema)
@@ -214,13 +214,13 @@ def _is_distinguished(type_: str) -> bool:
 
 
 def _is_cheap(relation: Relation) -> bool:
-    """Whether reading it is about as cheap as reading a table."""
+    """Whether reading the relation is about as cheap as reading a table."""
     return all(isinstance(n, Scan | Filter | Project | UnionAll) for n in walk(relation))
 
 
 def _named(name: str, stage: AnyStage) -> NamedStage:
     read: dict[str, None] = dict.fromkeys(n.source for n in walk(stage.body) if isinstance(n, Scan))
-    if isinstance(stage, RecursiveStage):  # which reads its own rows
+    if isinstance(stage, RecursiveStage):  # it reads its own rows
         read.pop(stage.body.reference)
     if any(reads_clock(n) for n in walk(stage.body)):
         read[naming.CLOCK] = None

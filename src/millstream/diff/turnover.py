@@ -1,16 +1,16 @@
-"""What a change adds to the step of a recursion and takes from it, as sets: UNION is maintained by these.
+"""The rows that the step of a recursion gains and loses through a change, as sets: they maintain UNION.
 
-Weights do not help there. A row that lost one derivation and gained another has the same number as before, and yet it
-has to go if the new one starts from the row itself. So derivations that come and derivations that go are kept apart:
+Weights do not help there. A row that lost one derivation and gained another has as many as before, and yet it must be
+removed if the new one starts from the row itself. So gained and lost derivations are kept apart:
 
 - `now(x)` is the relation over the inputs at the new frontier, and over given rows in place of the recursion's own;
-- `gained(x)` are rows of `now(x)`, all those among them that have a derivation which did not exist before;
-- `lost(x)` are all rows with a derivation that is gone, and perhaps others: its readers check whether a row is stored,
-  and whether it has another derivation;
-- `ever(x)` has all rows that exist now or existed before.
+- `gained(x)` is the rows of `now(x)` with a derivation that did not exist before;
+- `lost(x)` is all rows with a derivation that no longer exists, and perhaps others: its users check whether a row is
+  stored, and whether it has another derivation;
+- `ever(x)` is all rows that exist now or existed before.
 
-Only the operators between the top of the step and the place where it reads the recursion need rules here. What does not
-read the recursion is an input whose weighted change is known: a row that comes is one of positive net weight.
+Only the operators between the top of the step and the place where it reads the recursion need rules here. A relation
+that does not read the recursion is an input whose weighted change is known: a gained row has a positive net weight.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from millstream.ops.expressions import ZERO, col, compare, keep, null, weight
 from millstream.ops.join_order import connected_order
 
 _Alike = Scan | Filter | Project | Repeat | UnionAll | OuterJoin
-"""The operators whose gains come from gains, and losses from losses, alike."""
+"""The operators whose gains follow from gains exactly as their losses follow from losses."""
 
 PATH = _Alike | InnerJoin | SemiJoin | AntiJoin
 """The operators that have rules here."""
@@ -58,17 +58,17 @@ def reads(relation: Relation, reference: str) -> bool:
 
 
 def has_rules(relation: Relation, reference: str) -> bool:
-    """Whether all operators that read the recursion have rules here; those that ask for the time have none."""
+    """Whether all operators that read the recursion have rules here; those that use the current time have none."""
     return all(isinstance(n, PATH) and not reads_clock(n) for n in walk(relation) if reads(n, reference))
 
 
 @dataclass(frozen=True)
 class Turnover:
-    """Gains and losses of a step's relations while a set of inputs has changed.
+    """Gains and losses of a step's relations when a set of inputs has changed.
 
     Args:
-        rows: what stands for the rows of the recursion, under their names; they do not change meanwhile.
-        are_few: whether those are few, so that joins should start from them.
+        rows: the relation read in place of the recursion, with the same column names; it is taken as unchanged.
+        are_few: whether these rows are few, so that joins should start from them.
     """
 
     difference: Difference
@@ -91,18 +91,18 @@ class Turnover:
         return clock.now(relation.over(tuple(self.now(child) for child in relation.children)))
 
     def ever(self, relation: Relation) -> Relation:
-        """The rows that exist now, and those that are gone."""
+        """The rows that exist now, and the lost rows."""
         lost = self.lost(relation)
         return self.now(relation) if lost is None else UnionAll((self.now(relation), lost))
 
     def gained(self, relation: Relation) -> Relation | None:
-        """What comes."""
+        """The gained rows."""
         if relation not in self._gained:
             self._gained[relation] = self._changed(relation, self._gain, comes=True)
         return self._gained[relation]
 
     def lost(self, relation: Relation) -> Relation | None:
-        """What may go."""
+        """The rows that may be lost."""
         if relation not in self._lost:
             self._lost[relation] = self._changed(relation, self._loss, comes=False)
         return self._lost[relation]
@@ -155,7 +155,7 @@ class Turnover:
         assert_never(relation)
 
     def _alike(self, relation: _Alike, changed: _Change) -> list[Relation | None]:
-        """The gains by `gained`, or the losses by `lost`."""
+        """The gains, if `changed` is `gained`, or the losses, if it is `lost`."""
         match relation:
             case Filter():
                 rows = changed(relation.input)
@@ -173,7 +173,7 @@ class Turnover:
                 padded = changed(AntiJoin(left, right, condition))
                 return [changed(InnerJoin((left, right), (condition,))), _padded(padded, relation.columns)]
             case Scan():
-                return []  # the rows of the recursion do not change meanwhile
+                return []  # the rows of the recursion are taken as unchanged
         assert_never(relation)
 
     def _from(self, start: Relation, rows: Relation, join: InnerJoin, others: _Value) -> Relation:

@@ -1,4 +1,4 @@
-"""Z-sets: relations whose rows have a weight, and the few operations that all rules are made of."""
+"""Z-sets: relations whose rows have a weight, and the few operations that all rules use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from millstream.ops.expressions import ONE, ZERO, all_of, cast, col, compare, ke
 from millstream.ops.relations import WEIGHT_COLUMN
 
 _FLOATING = re.compile(r"\b(float|double)\b", re.IGNORECASE)
-_KEY, _TEXT = "__ms_same_", "__ms_said_"  # before the number of a column that distinguishes rows
+_KEY, _TEXT = "__ms_same_", "__ms_said_"  # prefixes of numbered columns that distinguish rows
 
 
 def weighted(relation: Relation) -> Relation:
-    """The relation with explicit weights; every row of a plain one counts once."""
+    """The relation with explicit weights; without weights, every row counts once."""
     if relation.is_weighted:
         return relation
     return Project(relation, (*keep(relation.columns), Item(cast(ONE, "bigint"), WEIGHT_COLUMN)))
@@ -29,21 +29,21 @@ def negate(relation: Relation) -> Relation:
 
 
 def scale(relation: Relation, new_weight: exp.Expr) -> Relation:
-    """The same rows under another weight."""
+    """The same rows with another weight."""
     return Project(relation, (*keep(relation.columns), Item(new_weight, WEIGHT_COLUMN)))
 
 
 def plus(relations: Sequence[Relation]) -> Relation:
-    """The sum of Z-sets of equal columns."""
+    """The sum of Z-sets with equal columns."""
     parts = [weighted(r) for r in relations]
     return parts[0] if len(parts) == 1 else UnionAll(tuple(parts))
 
 
 def consolidate(relation: Relation) -> Relation:
-    """The net effect: each row once, with the sum of its weights, rows of weight zero dropped.
+    """The net change: each row once, with the sum of its weights, without rows of weight zero.
 
-    Rows are equal here if their bits are. GROUP BY treats -0.0 and 0.0 as equal and gives 0.0 for both; so columns with
-    floats are grouped by the expressions of `identifying`, and their values are taken from any row of the group.
+    Rows are equal here if their bits are. GROUP BY treats -0.0 and 0.0 as equal and returns 0.0 for both; so columns
+    with floats are grouped by the expressions of `identifying`, and their values are taken from any row of the group.
     """
     floats = [c for c in relation.columns if holds_floats(c)]
     keys = list(keep(c for c in relation.columns if c not in floats))
@@ -58,7 +58,7 @@ def consolidate(relation: Relation) -> Relation:
 
 
 def identifying(columns: Iterable[Column]) -> list[exp.Expr]:
-    """Expressions that all agree for two rows exactly if their bits do.
+    """Expressions that have equal values for two rows exactly if the rows have equal bits.
 
     Equal values differ at most in the signs of zeros, which their texts show.
     """
@@ -69,7 +69,7 @@ def identifying(columns: Iterable[Column]) -> list[exp.Expr]:
 
 
 def identical(columns: Iterable[Column], left: str, right: str) -> exp.Expr:
-    """Whether two rows, whose columns have those suffixes, have the same bits."""
+    """Whether two rows, whose columns have these suffixes, have the same bits."""
     conditions: list[exp.Expr] = []
     for column in columns:
         conditions.append(same(col(column.name + left), col(column.name + right)))
@@ -98,6 +98,6 @@ def distinct_columns(relation: Relation, names: Sequence[str]) -> Relation:
 
 
 def renamed(relation: Relation, suffix: str) -> Relation:
-    """The same rows with a suffix to all names, for joining a relation with one of the same names."""
+    """The same rows with a suffix on all names, to join a relation with one that has the same names."""
     named = [c if c.name == naming.WEIGHT else Column(c.name + suffix, c.type) for c in relation.schema]
     return Project(relation, tuple(Item(col(c.name), n) for c, n in zip(relation.schema, named, strict=True)))

@@ -1,4 +1,4 @@
-"""Spark as the judge of queries: names, types, determinism, and whether our printed SQL means what the user wrote.
+"""Asks Spark about queries: names, types, determinism, and whether our printed SQL means what the user wrote.
 
 Analysing a query starts no job.
 """
@@ -68,14 +68,14 @@ class SparkAnalyzer:
         return self._spark.sql(f"SELECT {items}").schema
 
     def names(self, text: str) -> tuple[str, ...] | None:
-        """What Spark calls the columns of a query; None if it is no query by itself."""
+        """Spark's names for the columns of a query; None if Spark cannot analyse the text alone."""
         try:
             return tuple(self._spark.sql(text).columns)
         except (AnalysisException, ParseException):
             return None
 
     def analysed(self, text: str) -> str:
-        """Spark's plan of a query it understands, before anything is optimised."""
+        """Spark's analysed plan of a valid query, before optimisation."""
         plan = str(self._spark.sql(f"EXPLAIN EXTENDED {text}").collect()[0][0])
         return plan.split("== Analyzed Logical Plan ==")[1].split("== Optimized Logical Plan ==")[0]
 
@@ -94,10 +94,10 @@ class SparkAnalyzer:
         return True
 
     def plan_alike(self, one: str, other: str, columns: int, *, optimised: bool = False) -> bool:
-        """Whether Spark's plans of two queries with so many columns are equal, so that they mean the same.
+        """Whether Spark's plans of two queries with the same number of columns are equal, so that they mean the same.
 
         Args:
-            optimised: compare what is left after the optimiser: it gives one name to a function that has several.
+            optimised: compare the optimised plans: the optimiser gives one name to a function that has several.
         """
         plan = self._plan(one, columns, optimised)
         return plan is not None and plan == self._plan(other, columns, optimised)
@@ -110,7 +110,7 @@ class SparkAnalyzer:
         except PySparkException:
             return None
         if "== Optimized Logical Plan ==" not in plan:
-            return None  # the error is printed where the plan should be
+            return None  # Spark prints the error in place of the plan
         analysed, rest = plan.split("== Analyzed Logical Plan ==")[1].split("== Optimized Logical Plan ==")
         wanted = rest.split("== Physical Plan ==")[0] if optimised else analysed
         # `FROM a, b` is printed as a CROSS JOIN, NAMED_STRUCT('n', x) as STRUCT(x AS n)
@@ -118,13 +118,13 @@ class SparkAnalyzer:
 
 
 def _numbered(plan: str) -> str:
-    """A plan with the numbers Spark gives to expressions and CTEs replaced by their order."""
+    """A plan in which the numbers of expressions and CTEs are replaced by their order."""
     numbers: dict[str, str] = {}
     return _NUMBER.sub(lambda match: numbers.setdefault(match.group(0), f"#{len(numbers)}"), plan)
 
 
 def explained(error: Exception, text: str) -> MillstreamError:
-    """A refusal of Spark's as a coded error with its place in the text."""
+    """Spark's error about a query, as a coded error with its position in the text."""
     if not isinstance(error, PySparkException):
         return MillstreamError(Code.QUERY_INVALID, first_line(error), sql=text)
     condition = (error.getCondition() or "").split(".")[0]

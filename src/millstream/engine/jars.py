@@ -1,10 +1,10 @@
-"""Java and Delta's jars: found here, or resolved once and then offline.
+"""Finds Java and Delta's jars; the jars are downloaded once, and then used offline.
 
-delta-spark's wheel brings no jars. Left alone, Spark's resolver fetches 33 of them, second copies of Hadoop, Parquet
-and log4j among them, and runs again at every start. Spark lacks five; those are kept in a cache directory.
+delta-spark's wheel contains no jars. By default, Spark's resolver downloads 33 of them, including second copies of
+Hadoop, Parquet and log4j, and runs again at every start. Spark lacks only five; those are kept in a cache directory.
 
-`python -m millstream.engine.jars` checks Java and brings the jars, for `make setup` and for images built with a network
-and run without one.
+`python -m millstream.engine.jars` checks Java and downloads the jars, for `make setup` and for images that are built
+with a network and run without one.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def spark_home() -> Path:
 
 
 def check_java() -> None:
-    """Make sure that the Java which Spark will start is new enough.
+    """Make sure that the Java that Spark will start is new enough.
 
     Raises:
-        MillstreamError: JAVA_MISSING, in one sentence that says what to do.
+        MillstreamError: JAVA_MISSING, with a message that says what to do.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
     if java is None:
-        raise _java_missing(f"JAVA_HOME={home} holds no bin/java" if home else "there is no java on the PATH")
+        raise _java_missing(f"JAVA_HOME={home} has no bin/java" if home else "there is no java on the PATH")
     version = _java_version(Path(java))
     if version is None:
         raise _java_missing(f"{java} does not run")
@@ -67,10 +67,10 @@ def check_java() -> None:
 
 
 def find_jars(directory: str | Path | None = None) -> list[Path]:
-    """Delta's jars, as far as Spark lacks them.
+    """Delta's jars, unless Spark has them.
 
-    Looks into `directory` (the setting `jars`), into $MILLSTREAM_JARS, among Spark's own jars and in the cache; only
-    when all of them lack the jars is Spark's resolver asked, which honours the user's Ivy settings and ~/.m2.
+    Looks in `directory` (the setting `jars`), in $MILLSTREAM_JARS, among Spark's own jars and in the cache; if none of
+    them has the jars, runs Spark's resolver, which honours the user's Ivy settings and ~/.m2.
 
     Raises:
         MillstreamError: JARS_UNRESOLVED (or JAVA_MISSING, as the resolver needs Java).
@@ -89,14 +89,14 @@ def find_jars(directory: str | Path | None = None) -> list[Path]:
 
 
 def cache_directory() -> Path:
-    """The directory that keeps the jars of this Delta and Spark version."""
+    """The directory with the jars for this Delta and Spark version."""
     base = os.environ.get("XDG_CACHE_HOME")
     root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
     return root / "millstream" / "jars" / f"delta-{DELTA_VERSION}-spark-4.2_2.13"
 
 
 def main() -> int:
-    """Check Java, bring the jars, and say where they are."""
+    """Check Java, download the jars, and print where they are."""
     try:
         check_java()
         jars = find_jars()
@@ -108,7 +108,7 @@ def main() -> int:
 
 
 def _java_version(java: Path) -> int | None:
-    """The major version; from the `release` file beside it where there is one, which costs no process."""
+    """The major version, from the `release` file of the installation if there is one, which needs no process."""
     release = java.resolve().parent.parent / "release"
     with contextlib.suppress(OSError):
         if match := re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(errors="replace"), re.MULTILINE):
@@ -129,7 +129,7 @@ def _java_missing(why: str) -> MillstreamError:
 
 
 def _look(directory: Path) -> tuple[list[Path], list[str]]:
-    """The jars of a directory, with or without the `io.delta_` that Ivy puts in front, and the names it lacks."""
+    """The jars in a directory, with or without Ivy's prefix `io.delta_`, and the names of missing ones."""
     found: list[Path] = []
     missing: list[str] = []
     for name in JAR_NAMES:
@@ -149,7 +149,7 @@ def _from_directory(directory: Path, source: str) -> list[Path]:
 
 
 def _fill(cache: Path) -> list[Path]:
-    """Resolve into the cache. One process does it, others wait; a directory appears whole or not at all."""
+    """Download into the cache. One process does it, others wait; the directory appears complete or not at all."""
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with _locked(cache.parent / f".{cache.name}.lock"):
@@ -162,7 +162,7 @@ def _fill(cache: Path) -> list[Path]:
                 for path in resolved:
                     shutil.copyfile(path, staging / path.name.removeprefix("io.delta_"))
                 staging.chmod(0o755)
-                shutil.rmtree(cache, ignore_errors=True)  # incomplete: somebody took a jar out of it
+                shutil.rmtree(cache, ignore_errors=True)  # incomplete: a jar was removed from it
                 staging.rename(cache)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
@@ -179,7 +179,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _resolve() -> list[Path]:
-    """Let Spark's own resolver bring the jars; afterwards it runs Ivy's version command, the smallest main class."""
+    """Download the jars with Spark's own resolver, which then runs Ivy's version command, the smallest main class."""
     command = [
         str(spark_home() / "bin" / "spark-submit"),
         *("--master", "local[1]"),
@@ -191,7 +191,7 @@ def _resolve() -> list[Path]:
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=_RESOLVE_TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as e:
-        raise _unresolved(f"Spark's resolver did not end well ({type(e).__name__})") from e
+        raise _unresolved(f"Spark's resolver failed ({type(e).__name__})") from e
     said = run.stderr + run.stdout
     stored = re.search(r"^The jars for the packages stored in: (.+)$", said, re.MULTILINE)
     found, missing = _look(Path(stored[1].strip())) if stored else ([], list(JAR_NAMES))

@@ -1,9 +1,9 @@
-"""The schemas of lakes in Spark: which schema of the session stands for which one of a lake.
+"""The schemas of lakes in Spark: which schema of the session stands for which schema of a lake.
 
-One process has one JVM, and a JVM one warehouse directory and one set of schemas. A lake that finds the JVM free gets
-it to itself: `default` is the lake's default schema. A lake opened while another is still open, and a lake in the
-caller's own session, gets a Spark schema of its own (`use_lake`); one-part names resolve to it, since it is the
-session's current schema. `spark_name` gives the right name in every case.
+One process has one JVM, and a JVM has one warehouse directory and one set of schemas. The first lake in a JVM uses
+Spark's schema `default` as its default schema. A lake opened while another is still open, and a lake in the caller's
+own session, gets a separate Spark schema (`use_lake`); one-part names resolve to it, since it is the session's current
+schema. `spark_name` returns the right name in every case.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from millstream.naming import DEFAULT_SCHEMA, RESERVED_PREFIX, TableName, quote
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SCHEMA_CONF = "millstream.lake.schema"  # the Spark schema that stands for the lake's default one
-_PLAIN = re.compile(r"[a-z0-9_]+")  # Spark's names differ by more than their case
+SCHEMA_CONF = "millstream.lake.schema"  # the Spark schema that stands for the lake's default schema
+_PLAIN = re.compile(r"[a-z0-9_]+")  # lower case only, because Spark ignores the case of names
 
 
 def use_lake(spark: SparkSession, warehouse: Path) -> str:
-    """Make `warehouse` the place of unqualified tables; gives the Spark schema that stands for the lake's `default`."""
+    """Make `warehouse` the place of unqualified tables; returns the Spark schema for the lake's schema `default`."""
     warehouse = warehouse.resolve()
     if _is_at(spark, DEFAULT_SCHEMA, warehouse):
         schema = DEFAULT_SCHEMA
@@ -37,9 +37,10 @@ def use_lake(spark: SparkSession, warehouse: Path) -> str:
 
 
 def create_lake_schema(spark: SparkSession, warehouse: Path, schema: str) -> str:
-    """Make a schema of a lake known to the session, under the directory Spark would use; gives its name in Spark.
+    """Create a schema of a lake in the session, in the directory that Spark would use; returns its name in Spark.
 
-    That is the same name, unless another lake in this JVM has a schema of that name, or it is an attached database's.
+    That is the same name, unless another lake in this JVM has a schema of that name, or it belongs to an attached
+    database.
     """
     if schema == DEFAULT_SCHEMA:
         return spark_schema(spark, schema)
@@ -53,20 +54,20 @@ def create_lake_schema(spark: SparkSession, warehouse: Path, schema: str) -> str
 
 
 def spark_schema(spark: SparkSession, schema: str) -> str:
-    """The name in Spark of a lake's schema, or of one of an attached database."""
+    """The name in Spark of a schema of a lake or of an attached database."""
     if schema == DEFAULT_SCHEMA:
         return str(spark.conf.get(SCHEMA_CONF, DEFAULT_SCHEMA))
     return str(spark.conf.get(f"{SCHEMA_CONF}.{schema}", _plain(schema) if "." in schema else schema))
 
 
 def spark_name(spark: SparkSession, name: TableName) -> str:
-    """A table's full name for a SQL text given to this session."""
+    """A table's full name for a SQL text in this session."""
     table = name.name if name.database is None else _plain(name.name)
     return f"{quote(spark_schema(spark, name.schema))}.{quote(table)}"
 
 
 def _plain(name: str) -> str:
-    """A name Spark's catalog takes: for one with a point or other characters it refuses, one of its own.
+    """A name that Spark's catalog accepts: a generated one if the name has a dot or other refused characters.
 
     >>> _plain("orders"), _plain("shop.public")
     ('orders', '__ms_shop_public_8f3ff700')
@@ -83,8 +84,8 @@ def _create_schema(spark: SparkSession, schema: str, directory: Path) -> None:
 
 
 def spark_path(directory: Path) -> str:
-    """A directory as Spark is given it."""
-    return f"file:{directory}"  # not percent-encoded: Spark takes the text as it stands
+    """A directory as it is passed to Spark."""
+    return f"file:{directory}"  # not percent-encoded: Spark uses the text as it is
 
 
 def _is_at(spark: SparkSession, schema: str, directory: Path) -> bool:
@@ -92,4 +93,4 @@ def _is_at(spark: SparkSession, schema: str, directory: Path) -> bool:
     if not location.startswith(("file:", "/")):
         return False
     path = "/" + location.removeprefix("file:").lstrip("/")
-    return directory in (Path(path).resolve(), Path(unquote(path)).resolve())  # some catalogs encode, some do not
+    return directory in (Path(path).resolve(), Path(unquote(path)).resolve())  # some catalogs percent-encode it

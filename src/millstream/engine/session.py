@@ -1,6 +1,6 @@
-"""The Spark session: embedded by default; by configuration a cluster's, a Spark Connect server's or the caller's own.
+"""The Spark session: embedded by default; by configuration that of a cluster, a Spark Connect server or the caller.
 
-`session_settings` holds what is set in it, `lake_schemas` what the tables of a lake are called in it.
+`session_settings` holds its settings, `lake_schemas` the names of a lake's tables in it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _remotes: weakref.WeakKeyDictionary[SparkSession, str] = weakref.WeakKeyDictiona
 
 
 def create_session(settings: Settings, warehouse: Path) -> SparkSession:
-    """Open a session whose tables lie under `warehouse`; every call gives a session of its own.
+    """Open a session whose tables are stored under `warehouse`; every call returns a new session.
 
-    The caller gives it back with `close_session`.
+    The caller closes it with `close_session`.
 
     Raises:
         MillstreamError: JAVA_MISSING, JARS_UNRESOLVED, SESSION_FAILED, SESSION_WITHOUT_DELTA, DEPENDENCY_MISSING.
@@ -72,8 +72,8 @@ def create_session(settings: Settings, warehouse: Path) -> SparkSession:
 def adopt_session(spark: SparkSession, settings: Settings | None = None) -> SparkSession:
     """Check that an existing session can work with Delta tables, and set what can be set while it runs.
 
-    Settings of the session that are only a matter of speed on one machine (shuffle partitions, file listing) stay as
-    they are: the owner knows the cluster.
+    Settings that only affect speed on one machine (shuffle partitions, file listing) stay as they are: the session's
+    owner knows the cluster.
 
     Raises:
         MillstreamError: SESSION_WITHOUT_DELTA.
@@ -89,14 +89,14 @@ def adopt_session(spark: SparkSession, settings: Settings | None = None) -> Spar
 
 
 def new_worker_session(spark: SparkSession) -> SparkSession:
-    """A session over the same tables that starts with the same settings and may then change its own.
+    """A session over the same tables that starts with the same settings and may then change them for itself.
 
-    A Spark Connect session of the caller's whose address is unknown (neither ours nor in $SPARK_REMOTE) is given back
-    itself: then there is one session for all.
+    If `spark` is the caller's own Spark Connect session and its address is unknown (it is not in $SPARK_REMOTE either),
+    it is returned itself: then all workers share one session.
     """
     if _is_classic(spark):
         worker = spark.newSession()
-    else:  # cloneSession would do this on the server, but in Spark 4.2 a clone never lets the process end
+    else:  # cloneSession would do this on the server, but in Spark 4.2 a clone keeps the process from ending
         url = _remotes.get(spark) or os.environ.get("SPARK_REMOTE")
         if url is None:
             return spark
@@ -106,13 +106,13 @@ def new_worker_session(spark: SparkSession) -> SparkSession:
     for key, value in spark.conf.getAll.items():
         if key.startswith(SCHEMA_CONF):
             worker.conf.set(key, value)
-    worker.conf.set("spark.sql.debug.maxToStringFields", "1000000")  # plans are compared as texts: all of them
+    worker.conf.set("spark.sql.debug.maxToStringFields", "1000000")  # plans are compared as complete texts
     worker.catalog.setCurrentDatabase(spark_schema(worker, DEFAULT_SCHEMA))
     return worker
 
 
 def close_session(spark: SparkSession) -> None:
-    """Give a session of `create_session` back; the last one stops Spark. Sessions of others are left alone."""
+    """Close a session of `create_session`; closing the last one stops Spark. Other sessions are not touched."""
     with _lock:
         if _holders.pop(spark, None) is None:
             return
@@ -121,21 +121,21 @@ def close_session(spark: SparkSession) -> None:
 
 
 def read_semantics(spark: SparkSession) -> dict[str, str]:
-    """The settings a query's meaning depends on, as they are in a session."""
+    """The values, in a session, of the settings that a query's meaning depends on."""
     return {key: _conf(spark, key) for key in SEMANTIC_CONFS}
 
 
 def apply_semantics(spark: SparkSession, semantics: Mapping[str, str]) -> None:
-    """Set what `read_semantics` gave, e.g. in the session that refreshes a stream table."""
+    """Set what `read_semantics` returned, e.g. in the session that refreshes a stream table."""
     for key in SEMANTIC_CONFS:
         if key in semantics:
             spark.conf.set(key, semantics[key])
 
 
 def _classic(settings: Settings, warehouse: Path) -> SparkSession:
-    active = SparkContext._active_spark_context  # no public call asks without creating one
+    active = SparkContext._active_spark_context  # every public call would create one
     if active is not None and _is_ours(active) and not _holders:
-        SparkSession.builder.getOrCreate().stop()  # the lakes before us are closed; 0.3 s, and their schemas are gone
+        SparkSession.builder.getOrCreate().stop()  # earlier lakes are closed; 0.3 s to get rid of their schemas
         active = None
     if active is not None:
         return SparkSession.builder.getOrCreate().newSession()
@@ -155,12 +155,12 @@ def _is_ours(context: SparkContext) -> bool:
 
 
 def _start(conf: SparkConf) -> SparkSession:
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it reports each broken socket at exit
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each broken socket at exit
     silence_refusals()
     log = _log_file()
     try:
         if SparkContext._gateway is None:  # a JVM survives its SparkContext
-            # The JVM's own warnings (incubator modules, native access) precede any log setting.
+            # The JVM prints its own warnings (incubator modules, native access) before any log setting applies.
             gateway = launch_gateway(conf, {"stderr": log, "stdout": log})  # type: ignore[no-untyped-call]
             SparkContext(conf=conf, gateway=gateway)
         return SparkSession.builder.config(conf=conf).getOrCreate()
@@ -171,7 +171,7 @@ def _start(conf: SparkConf) -> SparkSession:
 
 
 def silence_refusals() -> None:
-    """Keep PySpark from writing each refused query to stderr as well: the caller gets the error itself."""
+    """Keep PySpark from writing each refused query to stderr: the caller gets the error itself."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -218,7 +218,7 @@ def _set_modifiable(spark: SparkSession, confs: Mapping[str, str]) -> None:
 def _connect(url: str) -> SparkSession:
     server = urlsplit(url)
     try:
-        # Spark's client would go on trying for ten minutes.
+        # Spark's client would keep trying for ten minutes.
         socket.create_connection((server.hostname or "", server.port or 15002), timeout=30).close()
         spark = SparkSession.builder.remote(url).create()
         _remotes[spark] = url
@@ -240,7 +240,7 @@ def _connect(url: str) -> SparkSession:
 
 @atexit.register
 def _stop_remotes() -> None:
-    """A Spark Connect session that is collected while the interpreter ends waits for ever for its channel."""
+    """A Spark Connect session that is garbage-collected at exit would wait for its channel forever."""
     for spark in list(_remotes):
         spark.stop()
 
@@ -253,12 +253,12 @@ def _require_delta(spark: SparkSession) -> None:
             Code.SESSION_WITHOUT_DELTA,
             "the Spark session is not configured for Delta tables",
             hint=f"start it with spark.sql.extensions={EXTENSION}, spark.sql.catalog.spark_catalog={CATALOG} "
-            f"and the jars of {jars.COORDINATES}, or stop it and let millstream start its own",
+            f"and the jars of {jars.COORDINATES}, or stop it so that millstream starts its own",
         )
 
 
 def _has_default_schema(spark: SparkSession) -> bool:
-    """False where the catalog's class is missing: a JVM that was started without Delta's jars never gets them."""
+    """False if the catalog's class is missing: a JVM that was started without Delta's jars cannot load them later."""
     try:
         return spark.catalog.databaseExists(DEFAULT_SCHEMA)
     except (PySparkException, Py4JError):
@@ -266,7 +266,7 @@ def _has_default_schema(spark: SparkSession) -> bool:
 
 
 def _conf(spark: SparkSession, key: str) -> str:
-    """A setting or its default; empty where Spark does not know the key."""
+    """A setting or its default; empty if Spark does not know the key."""
     try:
         return str(spark.conf.get(key) or "")
     except PySparkException:

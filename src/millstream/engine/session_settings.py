@@ -1,6 +1,6 @@
 """The settings of Spark sessions: what millstream sets, where, and why.
 
-The figures behind them are in docs/adr/0002-session-settings.md.
+The measurements behind them are in docs/adr/0002-session-settings.md.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 DELTA_CONFS = {
     # Delta rebuilds a table's file list with a shuffle after every version: 50 partitions by default.
     "spark.databricks.delta.snapshotPartitions": "1",
-    # A superseded version older than the retention may still have all its files; we look at the files instead.
+    # A version older than the retention may still have all its files; we check the files instead.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
-    # Where the zone is not UTC, Delta would rebuild the state of small tables at each commit, to check itself.
+    # In a time zone other than UTC, Delta would rebuild the state of small tables at each commit, as a self-check.
     "spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled": "false",
-    # CREATE TABLE makes a Delta table.
+    # CREATE TABLE creates a Delta table.
     "spark.sql.sources.default": "delta",
-    # Deltas travel between Python and Spark as Arrow.
+    # Deltas are passed between Python and Spark as Arrow.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
 LOCAL_CONFS = {
-    # Local files are listed faster than a job starts; from 32 files on Spark would start one.
+    # Listing local files is faster than starting a job, which Spark would do from 32 files on.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
 }
 
@@ -42,27 +42,27 @@ _STATIC_CONFS = {
     "spark.app.name": "millstream",
     "spark.sql.extensions": EXTENSION,
     "spark.sql.catalog.spark_catalog": CATALOG,
-    # Many stream tables in turn would evict each other's generated classes (100 by default).
+    # The refreshes of many stream tables would evict each other's generated classes (100 by default).
     "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Kept for a UI nobody has opened; they grow the heap of a process that refreshes for weeks.
+    # Kept for the UI, which is off; they fill the heap of a process that refreshes for weeks.
     "spark.sql.ui.retainedExecutions": "50",
     "spark.ui.retainedJobs": "200",
     "spark.ui.retainedStages": "200",
 }
 
 _EMBEDDED_CONFS = {
-    # Nothing outside this machine talks to an embedded driver; its host name need not resolve.
+    # Nothing outside this machine connects to an embedded driver; its host name need not resolve.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Hadoop's local file system keeps a checksum beside each file. When delta-rs replaces _last_checkpoint, Spark finds
-    # the old checksum beside it and tries again for 3 s, once per table and process; the raw one keeps none.
+    # Hadoop's local file system keeps a checksum per file. When delta-rs replaces _last_checkpoint, Spark finds the old
+    # checksum and retries for 3 s, once per table and process; the raw file system keeps no checksums.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 
-# What a query means depends on these: they are stored with a stream table and set again for each of its refreshes.
+# A query's meaning depends on these: they are stored with a stream table and set again for each of its refreshes.
 SEMANTIC_CONFS = (
     "spark.sql.session.timeZone",
     "spark.sql.ansi.enabled",
@@ -74,7 +74,7 @@ SEMANTIC_CONFS = (
 
 
 def start_confs(settings: Settings, warehouse: Path) -> dict[str, str]:
-    """Everything a new JVM and SparkContext get; the user's own settings win, Java options are joined."""
+    """All settings for a new JVM and SparkContext; the user's settings take precedence, Java options are combined."""
     embedded = settings.spark_master is None or settings.spark_master.startswith("local")
     level = "WARN" if os.environ.get(LOG_ENVIRONMENT) else "OFF"
     options = [
@@ -97,14 +97,14 @@ def start_confs(settings: Settings, warehouse: Path) -> dict[str, str]:
     own_options = settings.spark_conf.get("spark.driver.extraJavaOptions", "")
     elsewhere = (os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
     if "GC" not in " ".join([own_options, settings.spark_conf.get("spark.driver.defaultJavaOptions", ""), *elsewhere]):
-        # a refresh is a burst of short-lived plans: throughput counts, pauses do not (ADR 2 has the figures)
+        # a refresh is a burst of short-lived plans: throughput matters, pauses do not (measured in ADR 2)
         options.append("-XX:+UseParallelGC")
     confs["spark.driver.extraJavaOptions"] = " ".join([*map(shlex.quote, options), own_options]).strip()
     return {key: value for key, value in confs.items() if value}
 
 
 def session_confs(settings: Settings) -> dict[str, str]:
-    """What a running session can be given: by us at the start, and to sessions of a JVM that was there before."""
+    """Settings of a running session: of one we start, and of a new one in a JVM that already runs."""
     confs = {**DELTA_CONFS, "spark.sql.session.timeZone": settings.time_zone}
     if settings.spark_master is None and settings.spark_remote is None:
         confs |= {**LOCAL_CONFS, "spark.sql.shuffle.partitions": str(_cores())}

@@ -1,7 +1,7 @@
-"""Spark's errors: what to catch, and what to say of them.
+"""Spark's errors: the classes to catch, and their messages.
 
-PySpark translates the Java exceptions it knows into its own classes; the others, such as a file that is gone in the
-middle of a job, come as py4j's.
+PySpark translates the Java exceptions it knows into its own classes; others, such as a file that disappears during a
+job, are raised as py4j's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SPARK_ERRORS = (PySparkException, Py4JError)
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line without a stack trace."""
+    """An error's message, in one line without a stack trace."""
     text = str(error)
     if isinstance(error, Py4JJavaError):
         text = str(error.java_exception.getMessage() or error.java_exception.toString())

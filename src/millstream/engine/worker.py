@@ -1,4 +1,4 @@
-"""One thread's access to Spark: a session of its own, the Delta tables seen from it, and a count of what it cost."""
+"""One thread's access to Spark: its own session, the Delta tables read in it, and a count of the jobs it started."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Scale(StrEnum):
-    """How much data the queries of a refresh move, and so how Spark should plan them."""
+    """How much data the queries of a refresh move, which determines how Spark should plan them."""
 
     TINY = "tiny"
-    """All of it in one task: without exchanges a query is one job of one stage."""
+    """All data in one task: without exchanges, a query is one job of one stage."""
     SMALL = "small"
     """A small delta against tables of any size: the delta is sent to the tasks that scan them."""
     LARGE = "large"
-    """Spark's own judgement, at run time."""
+    """Spark decides, at run time."""
 
 
 _PLANNING = {
@@ -42,7 +42,7 @@ _PLANNING = {
 
 
 RECURSION_LIMITS = ("spark.sql.cteRecursionLevelLimit", "spark.sql.cteRecursionRowLimit")
-"""Spark's own limits of rounds and rows."""
+"""Spark's own limits on rounds and rows."""
 
 
 @dataclass
@@ -56,20 +56,20 @@ class Worker:
     _scale: Scale | None = None
 
     def plan_for(self, scale: Scale) -> None:
-        """Have Spark plan the next queries for that much data."""
+        """Make Spark plan the next queries for this much data."""
         if scale is not self._scale:
             for key, value in _PLANNING[scale].items():
                 self.spark.conf.set(key, value)
             self._scale = scale
 
     def use(self, semantics: Mapping[str, str]) -> None:
-        """Set what a query's meaning depends on, if it is not set so already."""
+        """Set what a query's meaning depends on, unless it is already set."""
         if semantics and dict(semantics) != dict(self._semantics):
             apply_semantics(self.spark, semantics)
             self._semantics = dict(semantics)
 
     def frame(self, rows: pa.Table) -> DataFrame:
-        """Rows that Spark gave us, for it to read again: a timestamp without a zone stays one."""
+        """Rows that came from Spark, for it to read again: a timestamp without a time zone stays one."""
         return self.spark.createDataFrame(rows, schema=from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
 
     def bind(self, name: str, frame: DataFrame) -> None:
@@ -95,13 +95,13 @@ class Worker:
 
 @dataclass
 class JobCount:
-    """The number of Spark jobs, known at the end of the block; None where Spark does not report it."""
+    """The number of Spark jobs, known at the end of the block; None if Spark does not report it."""
 
     jobs: int | None = None
 
 
 class Workers:
-    """A worker per thread, made when it is first asked for."""
+    """A worker per thread, created on first use."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self._spark = spark
@@ -110,7 +110,7 @@ class Workers:
         self._generation = 0
 
     def renew(self) -> None:
-        """Give every thread a new session: a session keeps the SQL functions it has called as they were then."""
+        """Give every thread a new session: a session keeps the SQL functions it has called as they were at the time."""
         self._generation += 1
 
     def here(self) -> Worker:
@@ -119,7 +119,7 @@ class Workers:
         if worker is None or self._local.generation != self._generation:
             self._local.generation = self._generation
             session = new_worker_session(self._spark)
-            # a text with WITH RECURSIVE may go as far as our own recursions
+            # a text with WITH RECURSIVE has the same limits as our own recursions
             limits = (self._settings.max_recursion, self._settings.max_recursion_rows)
             for key, limit in zip(RECURSION_LIMITS, limits, strict=True):
                 session.conf.set(key, str(limit))
@@ -128,5 +128,5 @@ class Workers:
         return worker
 
     def semantics(self) -> dict[str, str]:
-        """What a query created now will always mean: the settings of the user's session."""
+        """The settings of the user's session, which fix the meaning of a query created now."""
         return read_semantics(self._spark)

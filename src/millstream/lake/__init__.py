@@ -1,4 +1,4 @@
-"""A lake: its tables, views and functions, in the catalog and in Spark, and the definitions over them."""
+"""A lake: its tables, views and functions, in the catalog and in Spark, and the compilation of queries over them."""
 
 from millstream.lake.compiled import Compiled, compile_query
 from millstream.lake.objects import Lake

@@ -1,4 +1,4 @@
-"""What the names of attached databases stand for: asked of the database once, then kept until `forget`.
+"""Looks up names in attached databases; each answer is cached until `forget`.
 
 Nothing here needs Spark.
 """
@@ -24,11 +24,11 @@ from millstream.sources.postgres.values.types import mirror_columns, plain_type,
 from millstream.sql.sources import NativeType, Source
 
 UNREADABLE = "void"
-"""The type of a column that has none in Spark: nothing can be done with it, but its neighbours can be read."""
+"""The type of a column whose type has no equivalent in Spark: the column cannot be read, the others can."""
 
 
 class AttachedNames:
-    """Looks names up in the databases the catalog lists."""
+    """Looks up names in the databases that the catalog lists."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -36,27 +36,27 @@ class AttachedNames:
         self._lock = threading.Lock()
 
     def forget(self) -> None:
-        """Ask again from now on: tables may have changed meanwhile."""
+        """Clear the cache: tables may have changed meanwhile."""
         with self._lock:
             self._found.clear()
 
     def database(self, parts: Sequence[str]) -> AttachedDatabase | None:
-        """The database a name lies in; None for names of the lake."""
+        """The attached database of a name; None for names of the lake."""
         if not 2 <= len(parts) <= 3:
             return None
         return self._catalog.find_database(parts[0].lower())
 
     def resolve(self, parts: Sequence[str], *, exact: bool = False) -> TableName:
-        """The full name of a name in an attached database, as the database has it.
+        """The full name of a name in an attached database, as the database spells it.
 
-        Of three parts it is taken as written where the database has no such table, or cannot be asked, and nothing
-        that is recorded has that name in another case of letters.
+        A name of three parts is taken as written if the database has no such table or is unreachable, and no recorded
+        name differs from it only in case.
 
         Args:
-            exact: letters in another case make another name, as in PostgreSQL.
+            exact: names are case-sensitive, as in PostgreSQL.
 
         Raises:
-            MillstreamError: NAME_AMBIGUOUS; of two parts UNKNOWN_TABLE, DATABASE_UNREACHABLE.
+            MillstreamError: NAME_AMBIGUOUS; for two parts also UNKNOWN_TABLE, DATABASE_UNREACHABLE.
         """
         database = parts[0].lower()
         try:
@@ -69,7 +69,7 @@ class AttachedNames:
         return attached_name(database, relation.schema, relation.name)
 
     def _recorded(self, wanted: TableName) -> TableName:
-        """The name of a table that was captured or served there, in any case if only one has it."""
+        """The recorded name of a captured or served table that differs only in case, if there is exactly one."""
         known = {TableName.parse(capture.name) for capture in self._catalog.captures(wanted.database)}
         known |= {TableName.parse(serving.name) for serving in self._catalog.servings(wanted.database)}
         alike = [name for name in known if str(name).lower() == str(wanted).lower()]
@@ -78,7 +78,7 @@ class AttachedNames:
     def relation(self, parts: Sequence[str], *, exact: bool = False) -> Relation:
         """The table or view of a name of two or three parts, as the database's catalog describes it.
 
-        An exact match wins; else the only one that has the name in another case of letters is found, unless `exact`.
+        An exact match wins; otherwise, unless `exact`, the only table whose name differs in case is found.
 
         Raises:
             MillstreamError: NOT_ATTACHED, UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
@@ -86,7 +86,7 @@ class AttachedNames:
         return self._looked_up(parts, exact)[0]
 
     def view(self, parts: Sequence[str], *, exact: bool = False) -> ViewRights | None:
-        """The text of a view and its rights, of one moment; None for what is no view.
+        """The text of a view and its rights, read in one snapshot; None if the name is not a view.
 
         Raises:
             MillstreamError: NOT_ATTACHED, UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
@@ -119,7 +119,7 @@ class AttachedNames:
                 place = (found.schema, found.name)
                 if (rights := read_view_rights(connection, [place]).get(place)) is None:
                     raise MillstreamError(
-                        Code.UNKNOWN_TABLE, f"the database has dropped the view {found.qualified} this moment"
+                        Code.UNKNOWN_TABLE, f"the view {found.qualified} was just dropped from the database"
                     )
                 return found, rights
             except MillstreamError as error:
@@ -128,21 +128,21 @@ class AttachedNames:
                 raise MillstreamError(
                     error.code,
                     f"{error.message.replace('the database', f'the database {database.name}')}",
-                    hint=f"check the spelling, and that its role has USAGE on the schema and SELECT on {parts[-1]}",
+                    hint=f"check the spelling, and that the role has USAGE on the schema and SELECT on {parts[-1]}",
                 ) from None
 
     def ranges(self, name: TableName) -> dict[str, str]:
-        """The ranges that users have declared for a table's columns of `numeric`, by column."""
+        """The ranges that users have declared for a table's `numeric` columns, by column."""
         database = self.database(name.parts)
         return NumericRanges.of(database).of_table(*name.parts[1:]) if database is not None else {}
 
     def has_ranges(self, name: str) -> bool:
-        """Whether users have declared ranges for columns of a database: then types do not show what is printed."""
+        """Whether users have declared ranges for columns of a database: types then do not show the printed scales."""
         database = self._catalog.find_database(name)
         return database is not None and bool(NumericRanges.of(database).types)
 
     def source(self, name: TableName) -> Source:
-        """A table as queries see it: every column, in Spark's types."""
+        """A table as queries see it: every column, with its Spark type."""
         relation = self.relation(name.parts, exact=True)
         columns, unreadable = spark_columns(relation, self.ranges(name))
         what = relation.kind.name.lower().replace("_", " ")
@@ -151,15 +151,15 @@ class AttachedNames:
 
 
 def native_types(relation: Relation, *, has_scales: bool = False) -> tuple[tuple[str, NativeType], ...]:
-    """What PostgreSQL calls the types of a relation's columns, those of elements for arrays.
+    """The PostgreSQL names of a relation's column types; for arrays, those of the elements.
 
     Args:
-        has_scales: of a view, whose columns are computed: the scales of Spark's types are those that are printed.
+        has_scales: whether PostgreSQL prints numbers with the scales of the Spark types, as for a view's columns.
     """
 
     def native(column: PgColumn) -> NativeType:
         name, is_enum = plain_type(column.element or column.base), (column.element_kind or column.type_kind) == "e"
-        if column.loose_collation is not None:  # another type, as far as comparing it goes
+        if column.loose_collation is not None:  # comparisons treat it as another type
             name = f'{name} COLLATE "{column.loose_collation}"'
         has_free_scale = not has_scales and takes_range(column.element or column.base)
         return NativeType(name, is_enum=is_enum, has_free_scale=has_free_scale)
@@ -170,10 +170,10 @@ def native_types(relation: Relation, *, has_scales: bool = False) -> tuple[tuple
 def spark_columns(
     relation: Relation, ranges: Mapping[str, str]
 ) -> tuple[tuple[Column, ...], tuple[tuple[str, str], ...]]:
-    """A table's columns in Spark's types, and why some of them cannot be read.
+    """A table's columns with their Spark types, and why some of them cannot be read.
 
     Args:
-        ranges: those declared for its columns of `numeric`.
+        ranges: the ranges declared for its `numeric` columns.
     """
 
     columns: list[Column] = []
@@ -184,7 +184,7 @@ def spark_columns(
             if same[column.name.lower()] > 1:
                 raise MillstreamError(
                     Code.UNSUPPORTED_TYPE,
-                    f"another column differs from {column.name} only by its case",
+                    f"the name of another column differs from {column.name} only in case",
                     hint="rename one of them",
                 )
             columns.append(Column(column.name, mirror_columns(relation, (column.name,), ranges)[0].spark_type))

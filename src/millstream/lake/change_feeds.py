@@ -1,4 +1,4 @@
-"""Delta's change data feeds: switched on for the tables that stream tables read, unless a setting forbids it."""
+"""Enables Delta's change data feed on the tables that stream tables read, unless a setting forbids it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ChangeFeeds:
         self._settings = settings
 
     def switch_on(self, compiled: Compiled) -> None:
-        """Have the sources record their changes, with a warning: it alters the user's table."""
+        """Enable the change data feed of a query's sources, with a warning, because that alters the user's tables."""
         if not compiled.is_incremental:
             return
         store = self._workers.here().store
@@ -42,7 +42,7 @@ class ChangeFeeds:
     def keep_on(
         self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
     ) -> None:
-        """Have the sources record their changes again, if that was switched off."""
+        """Enable the change data feed of sources again if it was disabled."""
         store, is_allowed = self._workers.here().store, self._settings.enable_change_data_feed
         for name in compiled.sources if compiled.is_incremental and is_allowed else ():
             moved = name in versions and table.frontier.get(name) != versions[name]
@@ -58,7 +58,7 @@ class ChangeFeeds:
         )
 
     def obstacle(self, name: str) -> str | None:
-        """Why a Delta table's changes cannot be read; None where they can, or can be made to."""
+        """Why a Delta table's changes cannot be read; None if they can, or if the change data feed may be enabled."""
         table = self._catalog.lake_object(ObjectKind.TABLE, TableName.parse(name))
         if self._settings.enable_change_data_feed or table is None or not table.location:
             return None

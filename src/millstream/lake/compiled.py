@@ -1,7 +1,7 @@
-"""A query compiled: its inputs, its stages, and whether and why it can only be recomputed.
+"""Compiles a query: its inputs, its stages, and whether and why it can only be recomputed.
 
-A definition is compiled when it is created and again by each process that refreshes it; the catalog keeps the query's
-text and the columns its sources had, so that `SELECT *` means the same later.
+A definition is compiled when it is created, and again by each process that refreshes it. The catalog keeps the query's
+text and the columns of its sources, so that `SELECT *` keeps its meaning.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from millstream.sql.text.table_exchange import (
     words,
 )
 
-# Reasons for which AUTO and FULL take a query that DIFFERENTIAL refuses.
+# Errors for which DIFFERENTIAL refuses a query that AUTO and FULL accept.
 _ONLY_RECOMPUTED = {
     Code.UNSUPPORTED_SQL,
     Code.VOLATILE_FUNCTION,
@@ -55,14 +55,14 @@ _ONLY_RECOMPUTED = {
     Code.UNSUPPORTED_TYPE,
     Code.SOURCE_NO_CHANGE_FEED,
 }
-# What is wrong with a query is for Spark to say, and it has taken the query by the time it is lowered.
+# Spark reports what is wrong with a query, and it has accepted the query before it is lowered.
 _FOR_SPARK_TO_SAY = {Code.UNKNOWN_COLUMN, Code.UNKNOWN_TABLE, Code.QUERY_INVALID}
 AGES_BY_REFRESH = (
-    "the current time is that of each refresh's data: between refreshes nothing ages in or out, so that the result is "
-    "as old as the schedule lets it become"
+    "the current time is the data timestamp of each refresh: between refreshes nothing ages in or out, so that the "
+    "result is as old as the schedule allows"
 )
-RECOMPUTED_BY_TIME = "each refresh recomputes the table, also where no source has changed"
-# Types no Delta table has, also inside of others; not names of fields.
+RECOMPUTED_BY_TIME = "each refresh recomputes the table, even if no source has changed"
+# Types that a Delta table cannot store, also nested in others; field names do not match.
 _UNSTORABLE = re.compile(r"(?:^|[<:,])(void|interval(?: \w+)*)(?=$|[>,])")
 
 
@@ -79,21 +79,21 @@ class Compiled:
     reasons: tuple[str, ...]
     notices: tuple[str, ...]
     is_faithful: bool | None
-    """Whether our printed SQL means what the user wrote; None where nobody has asked."""
+    """Whether our printed SQL means what the user wrote; None if that was not checked."""
     names: Mapping[tuple[str, ...], str] = field(default_factory=dict)
-    """The source or view behind each name of the texts, in lower case."""
+    """The source or view that each name in the texts refers to."""
     closed_text: str | None = None
-    """The lowered query as Spark's SQL over its sources' ids, where SQL leaves the result of the user's text open."""
+    """The lowered query as Spark SQL over its sources' ids, if SQL leaves the result of the user's text open."""
     original: str | None = None
-    """What the user wrote, where `query` is a translation of it."""
+    """What the user wrote, if `query` is a translation of it."""
     dialect: str = "spark"
     translation_notices: tuple[str, ...] = ()
     attached_views: Mapping[str, View] = field(default_factory=dict)
-    """Those of `views` that lie in attached databases, where they were looked up for this very compilation."""
+    """The views of attached databases among `views`, if this compilation looked them up."""
 
     @cached_property
     def named_views(self) -> frozenset[str]:
-        """Those of `views` that the query names itself; the others are named by views."""
+        """The views that the query names directly; the others are read through views."""
         named = {self.names[r.parts] for r in table_references(self.query)}
         return frozenset(named & self.views.keys())
 
@@ -104,12 +104,12 @@ class Compiled:
 
     @property
     def is_incremental(self) -> bool:
-        """Whether it can be maintained by deltas."""
+        """Whether the query can be maintained by deltas."""
         return bool(self.stages)
 
     @cached_property
     def follows_time(self) -> bool:
-        """Whether it calls a function of the current time, so that it changes without its sources changing."""
+        """Whether the query uses the current time, so that its result changes even if its sources do not."""
         return any(uses_current_time(text) for text in (self.query, *self.views.values()))
 
     @cached_property
@@ -122,7 +122,7 @@ class Compiled:
 
     @cached_property
     def used_columns(self) -> Mapping[str, tuple[str, ...]]:
-        """The columns of each source the query reads; all of them where it is only recomputed."""
+        """The columns of each source that the query reads; all of them if it is only recomputed."""
         used: dict[str, set[str]] = {source: set() for source in self.sources}
         for named in self.stages:
             for node in walk(named.stage.body):
@@ -134,16 +134,16 @@ class Compiled:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with the stored tables' layout: what was stored under another one cannot be maintained."""
+        """A hash of the stored tables' layout: contents stored with another layout cannot be maintained."""
         shape = [[layout.kind, [[c.name, c.type] for c in layout.columns], layout.outputs] for layout in self.layouts]
         return hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
 
     def over(self, tables: Mapping[str, str]) -> str:
-        """The query's text, its tables exchanged for other SQL, its views for their texts."""
+        """The query's text with its tables replaced by other SQL and its views by their texts."""
         return over(self.query, self.names, self.views, tables)
 
     def oracle_over(self, tables: Mapping[str, str]) -> str:
-        """What the contents have to equal: the query's text or, where that leaves a result open, the one we fixed."""
+        """The text whose result the contents must equal: the query, or `closed_text` if it leaves its result open."""
         if self.closed_text is None:
             return self.over(tables)
         return exchange_tables(self.closed_text, lambda reference: tables[reference.parts[0]])
@@ -160,19 +160,19 @@ def compile_query(
     """Compile a query for a refresh mode.
 
     Args:
-        sources: the lake as it is, or, for a definition that exists, what was recorded with it, even if its sources
+        sources: the lake as it is, or, for an existing definition, what was recorded with it, even if its sources
             have changed since.
-        functions: the lake's SQL functions the query calls, with their texts.
-        is_faithful: what was found out before about our printed SQL; None asks Spark, about the lake as it is.
+        functions: the lake's SQL functions that the query calls, with their texts.
+        is_faithful: the result of an earlier check of our printed SQL; None checks it with Spark, on the current lake.
 
     Raises:
-        MillstreamError: the query is wrong, or the mode is DIFFERENTIAL and it cannot be maintained.
+        MillstreamError: the query is invalid, or the mode is DIFFERENTIAL and it cannot be maintained.
     """
     names, tables, found = read_by(query, sources)
     views = {name: view.text for name, view in found.items()}
     _refuse_opaque(functions)
     empties = {s.id: empty(s) for s in tables.values()}
-    unrolled(query)  # whether it can be run at all
+    unrolled(query)  # refuses a recursion that cannot be run
     over_empty = with_union_all(over(query, names, views, empties))
     columns = analyzer.describe_text(over_empty)
     _refuse_unreadable(query, columns, Known(names, tables, views), analyzer)
@@ -192,7 +192,7 @@ def compile_query(
             lowered = _lowered(query, Known(names, tables, views), analyzer)
             if is_faithful is None:
                 printed = print_query(with_names(parse_query(query), lowered.made_names))
-                # one moment for both, or the optimiser's plans of one query differ
+                # the same time for both; otherwise the optimised plans of one query differ
                 is_faithful = _prints_faithfully(
                     bind_current_time(with_union_all(query), EPOCH),
                     bind_current_time(with_union_all(printed), EPOCH),
@@ -233,26 +233,27 @@ def _prints_faithfully(
     over_empty: Callable[[str], str],
     over_real: Callable[[str], str],
 ) -> bool:
-    """Whether the parsed and printed query is, to Spark, the query the user wrote.
+    """Whether the parsed and printed query means the same to Spark as the query the user wrote.
 
-    The parser alters a few meanings silently, e.g. of adjacent string literals.
+    The parser silently changes the meaning of a few constructs, e.g. adjacent string literals.
     """
     if analyzer.plan_alike(over_empty(query), over_empty(printed), columns):
         return True
-    # Perhaps only the name of a function was altered. Empty tables would be optimised away, the real ones take longer.
+    # Perhaps only the name of a function differs. Optimised plans show that, but need the real tables, which takes
+    # longer: empty ones would be optimised away.
     return analyzer.plan_alike(over_real(query), over_real(printed), columns, optimised=True)
 
 
 def _maintained(
     lowered: Lowered, query: str, columns: tuple[Column, ...], analyzer: SparkAnalyzer, is_faithful: bool
 ) -> tuple[tuple[NamedStage, ...], str | None]:
-    """The stages, and the lowered query's text where that is the oracle."""
+    """The stages, and the lowered query's text if that is the oracle."""
     relation = rewrite(lowered.relation)
     validate(relation, query, analyzer)
     if not is_faithful:
         raise MillstreamError(
             Code.UNFAITHFUL_SQL,
-            "the query could not be rewritten without a doubt about its meaning",
+            "the query could not be rewritten with its meaning certainly unchanged",
             hint=f"a literal or function in it is read differently when printed again; {RECOMPUTE}",
         )
     if [c.type for c in relation.schema] != [c.type for c in columns]:
@@ -274,7 +275,7 @@ def _lowered(query: str, sources: Sources, analyzer: SparkAnalyzer) -> Lowered:
             raise
         raise MillstreamError(
             Code.UNSUPPORTED_SQL,
-            f"Spark understands the query, millstream does not: {error.message}",
+            f"Spark accepts the query, but millstream cannot process it: {error.message}",
             position=error.position,
             sql=error.sql,
             hint=RECOMPUTE,
@@ -294,13 +295,13 @@ def _check_columns(columns: Sequence[Column], query: str) -> None:
             raise MillstreamError(
                 Code.UNSUPPORTED_TYPE,
                 f"the column {column.name} has the type {column.type}, which a table cannot store",
-                hint="cast the NULL to a type" if is_void else "cast it to STRING, or compute a number of it",
+                hint="cast the NULL to a type" if is_void else "cast it to STRING, or convert it to a number",
             )
         seen.add(name)
 
 
 def _duplicate(name: str, number: int, query: str) -> MillstreamError:
-    """Points at the item of the SELECT list the second column of a name comes from, or at the first star."""
+    """The error for a repeated column name; it points at the SELECT item of the second column, or at the first star."""
     hint = "give one of them an alias"
     tree: exp.Expr = parse_query(query)
     while isinstance(tree, exp.SetOperation | exp.Subquery):
@@ -315,11 +316,11 @@ def _duplicate(name: str, number: int, query: str) -> MillstreamError:
     )
 
 
-# What no mode, or only FULL, can take
+# Refusals in every mode, or in all but FULL
 
 
 def _refuse_unreadable(query: str, columns: Sequence[Column], known: Known, analyzer: SparkAnalyzer) -> None:
-    """A column that has no type in Spark is in use if the query is another one, or none, without it."""
+    """Refuse a query that uses an unreadable column: without the column its output changes, or it becomes invalid."""
     unreadable = [(s, name, why) for s in known.tables.values() for name, why in s.unreadable]
     if not unreadable:
         return
@@ -335,7 +336,7 @@ def _refuse_unreadable(query: str, columns: Sequence[Column], known: Known, anal
     raise MillstreamError(
         Code.UNSUPPORTED_TYPE,
         f"the column {name} of {source.id} cannot be read: {why}",
-        hint="name the columns you need, without it",
+        hint="list the columns you need, without this one",
     )
 
 
@@ -351,13 +352,13 @@ def _refuse_opaque(functions: Mapping[str, str]) -> None:
             raise MillstreamError(
                 Code.UNSUPPORTED_SQL,
                 f"the SQL function {name} reads tables, whose changes cannot be seen through it",
-                hint="write its query into the stream table's",
+                hint="write its query into the stream table's query",
             )
         if clock := said & CURRENT_TIME_NAMES:
             raise MillstreamError(
                 Code.VOLATILE_FUNCTION,
                 f"the SQL function {name} depends on the current time ({', '.join(sorted(clock))})",
-                hint="give it the time as an argument",
+                hint="pass the time to it as an argument",
             )
 
 
@@ -366,7 +367,7 @@ def _refuse_volatile(functions: Mapping[str, str]) -> None:
         if context := words(text) & CONTEXT_NAMES:
             raise MillstreamError(
                 Code.VOLATILE_FUNCTION,
-                f"the SQL function {name} may give another result for the same row ({', '.join(sorted(context))})",
+                f"the SQL function {name} may return another result for the same row ({', '.join(sorted(context))})",
                 hint=RECOMPUTE,
             )
 

@@ -1,4 +1,4 @@
-"""Compiles queries against a lake as it is, for definitions that are made or made again."""
+"""Compiles queries against the current lake, for new and renewed definitions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Compiler:
         self._feeds = feeds
 
     def compile(self, query: str, mode: RefreshMode, dialect: str | None = None) -> Compiled:
-        """Compile a query against the lake as it is now, under the settings of the user's session."""
+        """Compile a query against the lake as it is now, with the settings of the user's session."""
         if parse_dialect(dialect or self.default_dialect(query)) is not Dialect.SPARK:
             with nullcontext() if dialect else naming_the_dialect():
                 return self._permitted(self._compile_translated(query, mode, AsItIs(self._lake, self._feeds.obstacle)))
@@ -61,22 +61,22 @@ class Compiler:
                 raise
             raise MillstreamError(
                 Code.UNSUPPORTED_SQL,
-                f"Spark understands the query, millstream does not: {error.message}",
+                f"Spark accepts the query, but millstream cannot process it: {error.message}",
                 position=error.position,
                 sql=error.sql,
-                hint="write it in another way, or put it into a table",
+                hint="write it differently, or store its result in a table",
             ) from error
 
     def default_dialect(self, query: str) -> Dialect:
-        """The dialect of a query whose dialect is not given."""
+        """The dialect of a query if the user does not name one."""
         self._lake.sync()
         return default_dialect(query, self._lake)
 
     def compile_now(self, table: StreamTable, mode: RefreshMode) -> Compiled:
-        """Compile a table's query over what it reads now, under the settings it was defined with.
+        """Compile a table's query over its current sources, with the settings it was defined with.
 
         Raises:
-            MillstreamError: what is wrong with the query by now.
+            MillstreamError: the query is no longer valid.
         """
         definition = table.definition
         live = AsItIs(self._lake, self._feeds.obstacle, definition.body.sources)
@@ -87,14 +87,14 @@ class Compiler:
         return self._permitted(compiled)
 
     def compile_as_recorded(self, table: StreamTable, mode: RefreshMode) -> Compiled:
-        """Compile a table's query for a mode, over what its sources and views were when it was made."""
+        """Compile a table's query for a mode, over its sources and views as they were when it was defined."""
         body = table.definition.body
         return self._compile_again(table, mode, AsRecorded(body), body.functions)
 
     def _permitted(self, compiled: Compiled) -> Compiled:
-        """A compiled query, if the roles of attached databases may name the views that it names.
+        """The compiled query, if the roles of attached databases may select from the views that it names.
 
-        Whether their texts may read what these name was asked when they were looked up.
+        Whether the views' texts may read their sources was checked when the views were looked up.
 
         Raises:
             MillstreamError: PRIVILEGE_MISSING.
@@ -108,7 +108,7 @@ class Compiler:
     def _compile_translated(
         self, query: str, mode: RefreshMode, sources: AsItIs, semantics: Mapping[str, str] | None = None
     ) -> Compiled:
-        """Translate a PostgreSQL query and compile what it becomes; errors refer to what the user wrote."""
+        """Translate a PostgreSQL query and compile the translation; errors refer to the text the user wrote."""
         self._lake.sync()
         worker = self._workers.here()
         worker.use(semantics if semantics is not None else self._workers.semantics())
@@ -145,7 +145,7 @@ class Compiler:
 
 
 def _require_query(text: str) -> None:
-    """Refuse what is not a query before Spark sees it: Spark would run a DELETE that it is only asked to describe."""
+    """Refuse what is not a query before Spark sees it: Spark would run a DELETE instead of describing it."""
     statement = parse_statement(text)
     if not isinstance(statement, Other) or statement.effect is not Effect.READ:
         raise MillstreamError(
@@ -154,9 +154,9 @@ def _require_query(text: str) -> None:
 
 
 def _refuse_locks(query: str) -> None:
-    """Before Spark calls them a syntax error."""
+    """Refuse locking clauses before Spark reports them as a syntax error."""
     try:
         tree = parse_query(query)
     except MillstreamError:
-        return  # Spark may know better, or gives the better message
+        return  # Spark may accept the query, or gives a better message
     refuse_in_every_mode(tree, query)

@@ -1,4 +1,4 @@
-"""What the catalog records of a compiled query: enough to compile it again over what its sources were."""
+"""Records a compiled query in the catalog, with what is needed to compile it again over the same sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.sql.sources import Source
 
 
 class DefinitionRecord:
-    """Makes the records of a lake's stream tables."""
+    """Makes the definitions of a lake's stream tables."""
 
     def __init__(self, lake: Lake, catalog: Catalog, workers: Workers) -> None:
         self._lake = lake
@@ -25,7 +25,7 @@ class DefinitionRecord:
         self._workers = workers
 
     def definition(self, compiled: Compiled, semantics: Mapping[str, str]) -> Definition:
-        """A compiled query as it is recorded."""
+        """The definition that records a compiled query."""
         dependencies: list[Dependency] = []
         recorded: dict[str, RecordedSource] = {}
         for source in compiled.sources.values():
@@ -63,14 +63,14 @@ class DefinitionRecord:
         )
 
     def can_record(self, name: str) -> bool:
-        """Whether something that a query reads is known to the catalog."""
+        """Whether a source of a query is known to the catalog."""
         parsed = TableName.parse(name)
         return self._catalog.find(parsed) is not None or self._catalog.lake_object(ObjectKind.TABLE, parsed) is not None
 
     def _view(self, name: str, compiled: Compiled) -> Dependency:
-        """A view; one in an attached database with the fingerprint of the very text that was compiled.
+        """The dependency on a view. For a view of an attached database, the fingerprint is that of the compiled text.
 
-        The tick compares that with the text it finds. What the text is now says nothing: it may have been replaced.
+        Ticks compare it with the text they find. Reading the text again here would hide a replacement in between.
         """
         if TableName.parse(name).database is None:
             mark = self._mark_of(SourceKind.VIEW, TableName.parse(name))

@@ -1,4 +1,4 @@
-"""The dialect of a defining query: as Spark reads it, or PostgreSQL's, translated."""
+"""The dialect of a defining query: Spark SQL, or PostgreSQL's SQL, which is translated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANSI = "spark.sql.ansi.enabled"
 
 
 class Dialect(StrEnum):
-    """What a query can be written in."""
+    """The dialects in which a query can be written."""
 
     SPARK = "spark"
     POSTGRES = "postgres"
@@ -40,7 +40,7 @@ def parse_dialect(name: str) -> Dialect:
 
 
 def default_dialect(query: str, lake: Lake) -> Dialect:
-    """PostgreSQL's where every table a query reads, through stream tables and views, is one of PostgreSQL's.
+    """PostgreSQL's dialect if all base tables of a query are tables of attached databases, otherwise Spark's.
 
     Raises:
         MillstreamError: UNKNOWN_TABLE, NAME_AMBIGUOUS, DATABASE_UNREACHABLE.
@@ -76,14 +76,14 @@ def _is_of_postgres(parts: Sequence[str], lake: Lake) -> bool:
 
 @contextmanager
 def naming_the_dialect() -> Iterator[None]:
-    """Errors about a query whose dialect was not given: perhaps it was meant to be Spark's."""
+    """Add a hint to errors about a query whose dialect was not named: it may be meant as Spark SQL."""
     try:
         yield
     except MillstreamError as error:
         if error.code not in (Code.SYNTAX_ERROR, Code.UNSUPPORTED_SQL):
             raise
         why = (
-            "all its tables are PostgreSQL's, so it was read as PostgreSQL's SQL: give the dialect 'spark' if it is not"
+            "all its tables are in PostgreSQL, so it was read as PostgreSQL SQL; for Spark SQL use the dialect 'spark'"
         )
         hint = f"{error.hint}; {why}" if error.hint else why
         raise MillstreamError(
@@ -92,15 +92,15 @@ def naming_the_dialect() -> Iterator[None]:
 
 
 def require_ansi(semantics: Mapping[str, str]) -> None:
-    """Translations count on Spark to fail where PostgreSQL fails, instead of giving NULL."""
+    """Require ANSI mode: translations rely on Spark to fail where PostgreSQL fails, instead of returning NULL."""
     if semantics.get(_ANSI, "true").lower() != "true":
         raise MillstreamError(
-            Code.UNSUPPORTED_SQL, f"the postgres dialect needs {_ANSI}", hint=f"SET {_ANSI} = true, and create it again"
+            Code.UNSUPPORTED_SQL, f"the postgres dialect needs {_ANSI}", hint=f"SET {_ANSI} = true, and try again"
         )
 
 
 def as_written(compiled: Compiled, original: str, notices: Sequence[str]) -> Compiled:
-    """A compiled translation, with the text it was made from."""
+    """A compiled translation, with the text that was translated."""
     return replace(
         compiled,
         original=original,
@@ -112,7 +112,7 @@ def as_written(compiled: Compiled, original: str, notices: Sequence[str]) -> Com
 
 @contextmanager
 def pointing_into(original: str, *translated: str) -> Iterator[None]:
-    """Errors about a translated text: they show the user's own, and point into it where the word is there once."""
+    """Make errors about a translated text show the user's text, with a position if the word occurs in it once."""
     try:
         yield
     except MillstreamError as error:

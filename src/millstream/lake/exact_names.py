@@ -1,4 +1,4 @@
-"""Names as PostgreSQL looks them up: in an attached database, letters in another case make another name."""
+"""Looks up names as PostgreSQL does: names in an attached database are case-sensitive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.sql.sources import Source, View
 
 
 class FindsEither(Protocol):
-    """Looks a name up, exactly or in any case of letters."""
+    """Looks up a name, case-sensitively or not."""
 
     def find(self, parts: Sequence[str], *, exact: bool = False) -> Source | View | None:
         """The object of that name."""
@@ -18,7 +18,7 @@ class FindsEither(Protocol):
 
 @dataclass(frozen=True)
 class Exactly:
-    """The tables and views of a lake, for a text whose names PostgreSQL would fold."""
+    """The tables and views of a lake, for a text whose names were folded as in PostgreSQL."""
 
     sources: FindsEither
 

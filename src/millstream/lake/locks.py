@@ -1,8 +1,8 @@
-"""One refresh of a stream table at a time, across threads and processes.
+"""Locks that allow one refresh of a stream table at a time, across threads and processes.
 
-`Locks` has the order, the waiting and the timeout; a backend has the locks themselves: files of the lake for an
-embedded catalog (below), PostgreSQL's advisory locks for a shared one (`catalog.advisory`). Both are given back by the
-operating system or the server when a holder dies, so nothing is ever left locked.
+`Locks` implements the order, the waiting and the timeout; a backend holds the locks: files of the lake for an embedded
+catalog (below), PostgreSQL's advisory locks for a shared one (`catalog.advisory`). The operating system or the server
+releases them when their holder dies, so a crash never leaves a lock held.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a caller is waiting for: a lock, for how long so far, and who has it, if that is known."""
+    """The lock a caller is waiting for, for how long so far, and which process holds it, if that is known."""
 
     key: str
     waited_seconds: float
@@ -42,7 +42,7 @@ class Waiting:
 
 
 class LockManager(Protocol):
-    """What the refresh engine needs."""
+    """The locks as their callers use them."""
 
     def acquire(
         self, keys: Iterable[str], timeout: float | None = None, on_wait: Callable[[Waiting], None] | None = None
@@ -64,14 +64,14 @@ class LockBackend(Protocol):
     """A kind of lock."""
 
     def session(self) -> AbstractContextManager[LockSession]:
-        """A holder that gives all its locks back at the end."""
+        """A holder that releases all its locks at the end."""
 
     def close(self) -> None:
-        """Give back what is kept between sessions."""
+        """Release what is kept between sessions."""
 
 
 def locks_for(catalog: Catalog, lake: Path) -> Locks:
-    """The locks that suit a catalog: those who share the catalog must share the locks."""
+    """The locks for a catalog: processes that share the catalog must share the locks."""
     return Locks(FileLocks(lake / ".locks") if catalog.is_embedded else catalog.advisory_locks())
 
 
@@ -91,8 +91,8 @@ class Locks:
 
         Args:
             keys: ids of stream tables; letters, digits, `_` and `-`.
-            timeout: seconds to wait in all; None waits for ever, 0 does not wait.
-            on_wait: called at once if another holds a lock, and every half second from then on.
+            timeout: seconds to wait in total; None waits forever, 0 does not wait.
+            on_wait: called at once if a lock is held elsewhere, and every half second after that.
 
         Raises:
             MillstreamError: `LOCK_TIMEOUT`, and no lock is held.
@@ -115,15 +115,15 @@ class Locks:
                         del self._holders[key]
 
     def close(self) -> None:
-        """Give back what is kept between uses, such as connections."""
+        """Release what is kept between uses, such as connections."""
         self._backend.close()
 
     def _refuse_own(self, keys: list[str]) -> None:
-        """A thread that waits for itself would wait for ever: a mistake of the program, not of the user."""
+        """Refuse locks that this thread holds: it would wait forever. That is a bug, not a user error."""
         with self._guard:
             own = [k for k in keys if self._holders.get(k) == threading.get_ident()]
         if own:
-            raise RuntimeError(f"this thread holds the lock already: {own}")
+            raise RuntimeError(f"this thread already holds the lock: {own}")
 
 
 def _wait_for(session: LockSession, key: str, end: float | None, on_wait: Callable[[Waiting], None] | None) -> None:
@@ -151,14 +151,14 @@ def _timed_out(holder: tuple[int, str] | None, waited: float) -> MillstreamError
 
 
 class FileLocks:
-    """Locks on files of one directory, by `flock`. The files stay: they are empty while nobody holds them."""
+    """Locks on files of one directory, by `flock`. The files stay, and are empty while their locks are free."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     @contextmanager
     def session(self) -> Iterator[FileLockSession]:
-        """A holder that gives all its locks back at the end."""
+        """A holder that releases all its locks at the end."""
         session = FileLockSession(self._directory)
         try:
             yield session
@@ -177,7 +177,7 @@ class FileLockSession:
         self._held: list[int] = []
 
     def try_lock(self, key: str) -> bool:
-        """Take a lock if it is free, and write into its file who has it."""
+        """Take a lock if it is free, and write its holder into the file."""
         path = self._path(key)
         descriptor = self._open(path)
         try:
@@ -185,11 +185,11 @@ class FileLockSession:
         except BlockingIOError:
             os.close(descriptor)
             return False
-        if not _is_still(path, descriptor):  # somebody deleted the file: what we locked is not what others will lock
+        if not _is_still(path, descriptor):  # the file was deleted: other processes will lock a new one
             os.close(descriptor)
             return False
         self._held.append(descriptor)
-        with suppress(OSError):  # a full disk hides the holder from others, but the lock is held
+        with suppress(OSError):  # with a full disk other processes do not see the holder, but the lock is held
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
         return True
@@ -203,7 +203,7 @@ class FileLockSession:
             return None  # released, or not yet written
 
     def release(self) -> None:
-        """Give all locks back."""
+        """Release all locks."""
         while self._held:
             descriptor = self._held.pop()
             try:
@@ -226,7 +226,7 @@ class FileLockSession:
 
     def _path(self, key: str) -> Path:
         if not _KEY.fullmatch(key):
-            raise ValueError(f"no key of a lock: {key!r}")
+            raise ValueError(f"invalid lock key: {key!r}")
         return self._directory / f"{key}.lock"
 
 

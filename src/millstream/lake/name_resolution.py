@@ -1,4 +1,4 @@
-"""Where a compilation finds its tables and views: in the lake as it is, or in what a definition has recorded."""
+"""Resolves the names in a query, in the current lake or in what a definition has recorded."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ class AsItIs:
     """The lake as it is.
 
     Args:
-        obstacle: why the changes of a Delta table of that name cannot be read; None where they can.
-        recorded: the columns a definition knew: later ones are not seen, so that `*` keeps its meaning.
+        obstacle: returns why the changes of a Delta table cannot be read; None if they can.
+        recorded: the sources of an existing definition: columns that were added later are ignored, so that `*` keeps
+            its meaning.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class AsItIs:
         return replace(found, columns=columns, obstacle=found.obstacle or self._obstacle(found.id))
 
     def view_texts(self, query: str) -> list[str]:
-        """The texts of all views a query reads, directly or not."""
+        """The texts of all views that a query reads, directly or indirectly."""
         found: dict[str, str] = {}
         pending = [query]
         while pending:
@@ -56,7 +57,7 @@ class AsItIs:
 
 
 class AsRecorded:
-    """What a definition knew when it was made."""
+    """The tables and views that a definition has recorded."""
 
     def __init__(self, body: DefinitionBody) -> None:
         self._body = body

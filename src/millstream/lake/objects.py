@@ -1,7 +1,7 @@
 """The lake's objects: recorded in the catalog, known to Spark, found by name.
 
-Spark's own catalog lives in memory, so each process registers what the lake's catalog lists, and again when another
-process has added to it (the catalog's generation has moved).
+Spark's own catalog is in memory, so each process registers the objects that the lake's catalog lists, and registers
+them again when another process has changed it (the catalog's generation has increased).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _LOCATION = re.compile(r"^LOCATION '(?:[^'\\]|\\.)*'$\n?", re.MULTILINE)
 _DEFAULT_COLLATION = re.compile(r"\b(STRING) COLLATE UTF8_BINARY\b")
-_Key = tuple[str, TableName]  # tables and views share their names, functions have their own
+_Key = tuple[str, TableName]  # tables and views share a namespace, functions have their own
 
 
 class Lake:
@@ -66,10 +66,10 @@ class Lake:
         """The full name for a name in a query; None for paths and names of other catalogs.
 
         Args:
-            exact: in an attached database, letters in another case make another name, as in PostgreSQL.
+            exact: names in an attached database are case-sensitive, as in PostgreSQL.
 
         Raises:
-            MillstreamError: in an attached database NAME_AMBIGUOUS; of two parts UNKNOWN_TABLE, DATABASE_UNREACHABLE.
+            MillstreamError: in an attached database NAME_AMBIGUOUS; for two parts UNKNOWN_TABLE, DATABASE_UNREACHABLE.
         """
         if len(parts) == 3 and parts[0].lower() == "spark_catalog":
             parts = parts[1:]
@@ -82,7 +82,7 @@ class Lake:
         return TableName(schema, lowered[-1]) if "." not in schema else None
 
     def find(self, parts: Sequence[str], *, exact: bool = False) -> Source | View | None:
-        """What the front end asks: the table, stream table or view of a name; for `exact` see `resolve`."""
+        """The table, stream table or view of a name; for `exact` see `resolve`."""
         name = self.resolve(parts, exact=exact)
         if name is None:
             return None
@@ -101,7 +101,7 @@ class Lake:
         return Source(str(name), self.table_columns(table), obstacle)
 
     def _find_attached(self, name: TableName) -> Source | View:
-        """A table of an attached database, captured or not; one that a stream table is served into is that one."""
+        """A table or view of an attached database; for a served table, its stream table."""
         for serving in self.catalog.servings(name.database):
             if attached_name(serving.database, serving.schema, serving.table) == name:
                 stream_table = self.catalog.find_by_id(serving.table_id)
@@ -115,7 +115,7 @@ class Lake:
         return self._attached_views[name]
 
     def _attached_view(self, name: TableName, rights: ViewRights) -> View:
-        """A view of an attached database, if what its text names may be read through it.
+        """A view of an attached database, if PostgreSQL would show through it what its text reads.
 
         Raises:
             MillstreamError: PRIVILEGE_MISSING; UNSUPPORTED_SQL, SOURCE_CHANGED for a text that cannot be read through.
@@ -133,21 +133,21 @@ class Lake:
         return View(str(name), translated, columns, native, rights.mark)
 
     def _refuse_others(self, name: TableName, rights: ViewRights, named: Iterable[Sequence[str]]) -> None:
-        """See that the names in a view's text mean here what they mean in its database: rights were looked up for that.
+        """Refuse names in a view's text that do not refer to the tables whose rights were checked.
 
-        They do not for the server's own catalogs, nor where a table was renamed this moment.
+        That happens for the server's own catalogs, and if a table was renamed in between.
         """
         for parts in named:
             if self.attached.database(parts) is None:
                 raise MillstreamError(
                     Code.UNSUPPORTED_SQL,
-                    f"the view {name} reads {'.'.join(parts)}, which is no table of a user's",
+                    f"the view {name} reads {'.'.join(parts)}, which is not a user table",
                     hint="the server's own catalogs cannot be read through a view",
                 )
             if self.attached.relation(parts, exact=True).oid not in rights.reads:
                 raise MillstreamError(
                     Code.SOURCE_CHANGED,
-                    f"the view {name} was looked up while what it reads, {'.'.join(parts[1:])}, was changing",
+                    f"{'.'.join(parts[1:])}, which the view {name} reads, changed while it was looked up",
                     hint="try again",
                 )
 
@@ -158,7 +158,7 @@ class Lake:
         return Source(str(table.name), columns, native_types=native)
 
     def _reads_ranges(self, table: StreamTable) -> bool:
-        """Whether it reads, through others too, a database with declared ranges."""
+        """Whether a stream table reads, directly or indirectly, a database with declared ranges."""
         for dependency in table.definition.dependencies:
             name = TableName.parse(dependency.name)
             if name.database is not None and self.attached.has_ranges(name.database):
@@ -169,7 +169,7 @@ class Lake:
         return False
 
     def analysable(self, text: str) -> str:
-        """A query for Spark to analyse, which knows nothing of attached databases."""
+        """A query that Spark can analyse although it does not know attached databases."""
         return analysable(text, self.attached, self.find)
 
     def table_columns(self, table: LakeObject) -> tuple[Column, ...]:
@@ -185,7 +185,7 @@ class Lake:
         return spark_name(self._spark, name)
 
     def functions_in(self, texts: Iterable[str]) -> dict[str, str]:
-        """The lake's SQL functions that texts call, with their own texts; also those that functions call."""
+        """The lake's SQL functions that the texts call, directly or through other functions, with their texts."""
         known = {item.name: item.text or "" for item in self.catalog.lake_objects(ObjectKind.FUNCTION)}
         found: dict[str, str] = {}
         pending = list(texts) if known else []
@@ -201,10 +201,10 @@ class Lake:
         """Whether the lake has a SQL function of that name."""
         return self.catalog.lake_object(ObjectKind.FUNCTION, name) is not None
 
-    # The catalog and Spark in step
+    # Synchronising Spark with the catalog
 
     def sync(self) -> None:
-        """Make Spark know what the catalog lists; costs one look at the catalog where nothing changed.
+        """Register the catalog's objects in Spark; costs one query of the catalog if nothing has changed.
 
         Names of attached databases are looked up again from here on.
         """
@@ -227,7 +227,7 @@ class Lake:
                 self._generation = generation
 
     def _wanted(self) -> dict[_Key, str]:
-        """Every object with the statement that makes it known; a new schema is made first, for that may rename it."""
+        """Every object, with the statement that registers it. Schemas come first: they may be renamed in Spark."""
         items, tables = self.catalog.lake_objects(), self.catalog.list()
         named = {_key(item.kind, item.name) for item in items} | {_key(ObjectKind.VIEW, t.name) for t in tables}
         for schema in {name.schema for _, name in named - set(self._known)}:
@@ -237,11 +237,11 @@ class Lake:
         return wanted
 
     def _register(self, statements: Mapping[_Key, str]) -> dict[_Key, bool]:
-        """Run the statements in an order that works: a view, or a function, may need another one.
+        """Run the statements in an order that works: a view or a function may need another one.
 
-        What still fails then is returned, with whether it fails for good: it reads something that was dropped, and is
-        as unusable here as where that happened. Anything else, e.g. a table another process drops at this moment, may
-        be over the next time.
+        Returns:
+            The objects that could not be registered, with whether the failure is permanent: such an object reads
+            something that was dropped. Other failures, e.g. if another process is dropping a table, may be temporary.
         """
         waiting = dict(statements)
         while waiting:
@@ -257,7 +257,7 @@ class Lake:
         return {}
 
     def _view_of(self, table: StreamTable) -> str:
-        """A stream table's view: the query's columns under their names, hidden rows left out."""
+        """The statement that creates a stream table's view: the query's columns, without hidden rows."""
         body = table.definition.body
         path, names = table.public_stage.path, [name for name, _ in table.definition.columns]
         selected = ", ".join(
@@ -268,7 +268,7 @@ class Lake:
         return f"CREATE OR REPLACE VIEW {self.spark_name(table.name)} AS {text}"
 
     def create_schema(self, schema: str) -> None:
-        """Make a schema of the lake.
+        """Create a schema in the lake.
 
         Raises:
             MillstreamError: NAME_TAKEN if another lake that is open in this process has one of that name, or an
@@ -278,12 +278,12 @@ class Lake:
         if create_lake_schema(self._spark, self.warehouse, schema) != schema:
             raise MillstreamError(
                 Code.NAME_TAKEN,
-                f"the schema {schema} belongs to another lake of this Spark",
-                hint="use another name, or open the two lakes in processes of their own",
+                f"the schema {schema} belongs to another lake in this Spark session",
+                hint="use another name, or open the two lakes in separate processes",
             )
 
     def adopt(self, name: TableName) -> LakeObject | None:
-        """Record a table Spark knows and the catalog does not, e.g. one written with `saveAsTable`."""
+        """Record a table that Spark knows but the catalog does not, e.g. one written with `saveAsTable`."""
         described = self._described(name)
         if described is None or described.get("Type") == "VIEW":
             return None
@@ -305,7 +305,7 @@ class Lake:
         return table
 
     def record_view(self, name: TableName) -> None:
-        """Record a view Spark has just been given."""
+        """Record a view that was just created in Spark."""
         rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {self.spark_name(name)}").collect()
         text = next(str(r["data_type"]) for r in rows if r["col_name"] == "View Text")
         columns = [str(r["col_name"]) for r in rows[: next(i for i, r in enumerate(rows) if not r["col_name"])]]
@@ -320,7 +320,7 @@ class Lake:
         self._known[_key(view.kind, name)] = self._statement(view)
 
     def record_function(self, name: TableName, statement: str) -> None:
-        """Record a SQL function by the statement that made it; OR REPLACE or not, it is the same function."""
+        """Record a SQL function by the statement that created it; OR REPLACE does not change its fingerprint."""
         mark = fingerprint(_after_name(statement, name).strip())
         item = LakeObject(kind=ObjectKind.FUNCTION, name=name, text=statement, fingerprint=mark)
         self.catalog.put_lake_object(item, replace=True)
@@ -328,7 +328,7 @@ class Lake:
         self._workers.renew()
 
     def reconcile(self, name: TableName) -> None:
-        """Record, or forget, a table or view after a statement that may have made or dropped it."""
+        """Record or forget a table or view after a statement that may have created or dropped it."""
         described = self._described(name)
         if described is None:
             for kind in (ObjectKind.TABLE, ObjectKind.VIEW):
@@ -340,7 +340,7 @@ class Lake:
             self.adopt(name)
 
     def forget(self, kind: ObjectKind, name: TableName) -> None:
-        """Drop an object from the catalog; a table of the lake's own goes with its files."""
+        """Remove an object from the catalog, with its files if they are in the lake."""
         found = self.catalog.lake_object(kind, name)
         if found is None:
             return
@@ -361,18 +361,22 @@ class Lake:
     def _refuse_database(self, schema: str) -> None:
         if self.catalog.find_database(schema) is not None:
             raise MillstreamError(
-                Code.NAME_TAKEN, f"{schema} is an attached database, no schema of the lake", hint="use another schema"
+                Code.NAME_TAKEN,
+                f"{schema} is an attached database, not a schema of the lake",
+                hint="use another schema",
             )
 
     def require_free(self, name: TableName) -> None:
-        """Refuse a name that is taken by a table or view, or lies in an attached database."""
+        """Refuse a name that a table or view already has, or that is in an attached database."""
         self._refuse_database(name.schema)
         taken = any(self.catalog.lake_object(kind, name) for kind in (ObjectKind.TABLE, ObjectKind.VIEW))
         if taken or self._described(name) is not None:
-            raise MillstreamError(Code.NAME_TAKEN, f"a table or view named {name} exists", hint="choose another name")
+            raise MillstreamError(
+                Code.NAME_TAKEN, f"a table or view named {name} already exists", hint="choose another name"
+            )
 
     def land(self, item: LakeObject) -> None:
-        """Copy a table that records no changes into the lake, for a refresh to read.
+        """Copy a table that records no changes into the lake, so that a refresh can read it.
 
         Raises:
             MillstreamError: SOURCE_MISSING if it cannot be read.
@@ -404,7 +408,7 @@ class Lake:
             case ObjectKind.TABLE:
                 location = (item.location or "").replace("\\", "\\\\").replace("'", "\\'")
                 if (create := item.details.create) is not None:
-                    # the files do not show its columns and options
+                    # the files do not contain its columns and options
                     clauses = create[create.index("(") :] if "(" in create else create[create.index("\n") :]
                     return f"CREATE TABLE IF NOT EXISTS {full} {clauses}LOCATION '{location}'"
                 return f"CREATE TABLE IF NOT EXISTS {full} USING {item.provider} LOCATION '{location}'"
@@ -420,11 +424,11 @@ class Lake:
             try:
                 self._spark.sql(f"DROP {kind} IF EXISTS {self.spark_name(name)}")
             except AnalysisException:
-                continue  # it is of the other kind
+                continue  # the object is of the other kind
 
 
 def view_text(view: LakeObject) -> str:
-    """A view's query, its columns under the names the view gives them."""
+    """A view's query, with the column names of the view."""
     names = ", ".join(quote(c) for c in view.details.columns or ())
     return f"SELECT * FROM ({view.text}\n) AS {quote(view.name.name)}({names})" if names else view.text or ""
 
@@ -445,10 +449,10 @@ def _after_name(text: str, name: TableName) -> str:
 
 
 def _recordable(create: str) -> str:
-    """What SHOW CREATE TABLE prints, as it is recorded.
+    """The output of SHOW CREATE TABLE, without its location and the default collation.
 
-    Without its location, which is recorded by itself, relative to the lake; and without the default collation: a table
-    that names it has columns of a type that Delta tables do not have.
+    The location is recorded separately, relative to the lake. A table that names the default collation would get
+    columns of a type that Delta tables do not have.
     """
     return _DEFAULT_COLLATION.sub(r"\1", _LOCATION.sub("", create))
 

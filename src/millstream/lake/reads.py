@@ -1,4 +1,4 @@
-"""What a query reads, through views, and its text over other tables in their place."""
+"""Finds the tables and views that a query reads, and replaces them in its text."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from millstream.sql.sources import Source, Sources, View
 from millstream.sql.text.table_exchange import TableReference, exchange_tables, table_references
 
 Names = Mapping[tuple[str, ...], str]
-"""The full names of what a text reads, by the parts as they are written: case may matter in an attached database."""
+"""The full names of what a text reads, by their parts as written: names in attached databases are case-sensitive."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """The sources and views one compilation has found, so that it sees one state of the lake."""
+    """The sources and views that a compilation has looked up once, so that it sees one state of the lake."""
 
     names: Names
     tables: Mapping[str, Source]
@@ -33,7 +33,7 @@ class Known:
 
 
 def read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], dict[str, Source], dict[str, View]]:
-    """All names a query reads, through views, and the tables and views behind them."""
+    """All names that a query reads, directly or through views, and the tables and views they refer to."""
     names: dict[tuple[str, ...], str] = {}
     tables: dict[str, Source] = {}
     views: dict[str, View] = {}
@@ -50,7 +50,7 @@ def read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], d
                 raise MillstreamError(
                     Code.UNKNOWN_TABLE,
                     f"there is no table {name} in the lake",
-                    hint="temporary views are no part of it",
+                    hint="temporary views are not part of it",
                 )
             names[reference.parts] = found.id
             if isinstance(found, Source):
@@ -62,7 +62,7 @@ def read_by(query: str, sources: Sources) -> tuple[dict[tuple[str, ...], str], d
 
 
 def over(text: str, names: Names, views: Mapping[str, str], tables: Mapping[str, str]) -> str:
-    """The text, its tables exchanged for other SQL, its views for their texts."""
+    """The text with its tables replaced by other SQL and its views by their texts."""
 
     def replacement(reference: TableReference) -> str:
         name = names[reference.parts]
@@ -72,7 +72,7 @@ def over(text: str, names: Names, views: Mapping[str, str], tables: Mapping[str,
 
 
 def over_unknown(text: str, names: Names, tables: Mapping[str, Source], views: Mapping[str, str]) -> str:
-    """The text with only what lies in attached databases exchanged: Spark knows the rest."""
+    """The text with only the tables and views of attached databases replaced: Spark knows the others."""
     known = {name: len(split_name(name)) < 3 for name in names.values()}
     if all(known.values()):
         return text

@@ -1,7 +1,7 @@
-"""The definitions that the catalog records: compiled, and compared with what they read.
+"""Compiles recorded definitions, and checks whether they still fit their sources.
 
-A refresh asks here whether a definition still fits what it reads; a new definition follows a change (see
-`service.replacing`).
+A refresh checks its definition here; if a source has changed, the stream table gets a new definition
+(`service.replacing`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millstream.naming import TableName
 from millstream.reasons import Reason
 from millstream.results import RefreshMode
 
-# errors that say nothing about whether a query fits
+# temporary errors, which do not mean that a query no longer fits
 _PASSING = {
     Code.DATABASE_UNREACHABLE,
     Code.LOCK_TIMEOUT,
@@ -45,7 +45,7 @@ class RecordedDefinitions:
         self._current_at: dict[tuple[str, str], int] = {}
 
     def compiled(self, table: StreamTable) -> Compiled:
-        """The compiled definition of a table, over what its sources and views were when it was made."""
+        """The compiled definition of a table, over its sources and views as they were when it was defined."""
         key = _key(table)
         if key not in self._cache:
             try:
@@ -57,11 +57,11 @@ class RecordedDefinitions:
         return self._cache[key]
 
     def remember(self, table: StreamTable, compiled: Compiled) -> None:
-        """Keep what a definition was compiled to."""
+        """Cache a compiled definition."""
         self._cache[_key(table)] = compiled
 
     def _about_functions(self, table: StreamTable, error: MillstreamError) -> MillstreamError | None:
-        """Of all a definition has recorded, only its SQL functions are looked up in the lake as it is."""
+        """The error about a changed SQL function: only functions are looked up in the current lake."""
         for dependency in table.definition.dependencies:
             if dependency.kind is SourceKind.FUNCTION and (change := change_of(self._catalog, dependency)):
                 return MillstreamError(
@@ -74,7 +74,7 @@ class RecordedDefinitions:
     def outdated(
         self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
     ) -> str | None:
-        """Which source, view or function is no longer what a table's definition was compiled for; None if all are."""
+        """Which source, view or function has changed since a table's definition was compiled; None if none has."""
         generation, key = self._catalog.generation(), _key(table)
         if self._current_at.get(key) != generation:
             for dependency in table.definition.dependencies:
@@ -100,7 +100,7 @@ class RecordedDefinitions:
         return None
 
     def recompile(self, table: StreamTable, mode: RefreshMode) -> Compiled:
-        """Compile a table's query over what it reads now, under the settings it was defined with.
+        """Compile a table's query over its current sources, with the settings it was defined with.
 
         Raises:
             MillstreamError: SOURCE_CHANGED if the query no longer fits.
@@ -114,7 +114,7 @@ class RecordedDefinitions:
             return compiled
 
     def _refuse_replacements(self, table: StreamTable, compiled: Compiled) -> None:
-        """Refuse a view that was replaced by one through which its owner would use the rights of the reading role.
+        """Refuse a replaced view if its owner could use it to act with the rights of the reading role.
 
         Raises:
             MillstreamError: PRIVILEGE_MISSING; LOCK_TIMEOUT for a view that is being replaced again.
@@ -130,7 +130,7 @@ class RecordedDefinitions:
                 raise error
 
     def refuse_cycle(self, table: StreamTable, compiled: Compiled) -> None:
-        """Refuse a query that reads the stream table itself; the catalog checks again when it is recorded."""
+        """Refuse a query that reads its own stream table; the catalog checks again when it records the definition."""
         pending, seen = list(compiled.sources), set[str]()
         while pending:
             name = pending.pop()
@@ -144,7 +144,7 @@ class RecordedDefinitions:
     def watch(
         self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
     ) -> None:
-        """Have the sources record their changes again, if that was switched off."""
+        """Enable the change data feed of sources again if it was disabled."""
         self._feeds.keep_on(table, compiled, paths, versions)
 
     def land(self, item: LakeObject) -> None:
@@ -159,7 +159,7 @@ def _key(table: StreamTable) -> tuple[str, str]:
 
 @contextmanager
 def fitting(table: StreamTable) -> Iterator[None]:
-    """Errors of a query that was valid once, reported as a change of what it reads.
+    """Report errors of a query that was valid before as a change of its sources.
 
     Raises:
         MillstreamError: SOURCE_CHANGED.
@@ -171,6 +171,6 @@ def fitting(table: StreamTable) -> Iterator[None]:
             raise
         raise MillstreamError(
             Code.SOURCE_CHANGED,
-            f"what {table.name} reads has changed and its query no longer fits: {cause.message}",
+            f"a source of {table.name} has changed and its query no longer fits: {cause.message}",
             hint=f"ALTER STREAM TABLE {table.name} AS <a query that fits>, or undo the change",
         ) from cause

@@ -1,4 +1,4 @@
-"""The key of a result: the columns that identify its rows in a table that others read."""
+"""Determines the key of a result: the columns that identify its rows in a served table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.ops.known import Known
 
 @dataclass(frozen=True, slots=True)
 class ServedKey:
-    """The output columns that are a result's key, in their order; None if it has none, empty if it has one row at most.
+    """The output columns of a result's key, in order; None if it has no key, empty if it has at most one row.
 
     Args:
         is_total: whether none of them is ever NULL.
@@ -26,12 +26,12 @@ class ServedKey:
 
 
 def served_key(compiled: Compiled, sources: Mapping[str, Known]) -> ServedKey:
-    """The key of a query's result, by what is known of its sources."""
+    """The key of a query's result, derived from what is known of its sources."""
     return _key(compiled, known_result(compiled, sources))
 
 
 def known_result(compiled: Compiled, sources: Mapping[str, Known]) -> Known:
-    """What is known of a query's result, its columns named in lower case."""
+    """What is known of a query's result; column names are in lower case."""
     facts = dict(sources)
     found = Known()
     for named in compiled.stages:
@@ -60,6 +60,6 @@ def _key(compiled: Compiled, found: Known) -> ServedKey:
     if found.key is None:
         return ServedKey()
     names = [c for c in compiled.columns if c.name.lower() in found.key]
-    if any("<" in c.type for c in names):  # equal as JSON and equal are two things
+    if any("<" in c.type for c in names):  # nested values are served as JSON, whose equality differs
         return ServedKey()
     return ServedKey(tuple(c.name for c in names), bool(names) and found.key <= found.not_null)

@@ -1,4 +1,4 @@
-"""Whether what a stream table reads is still what its query was compiled for."""
+"""Detects whether the sources of a stream table have changed since its query was compiled."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ OBJECTS = {SourceKind.VIEW: ObjectKind.VIEW, SourceKind.FUNCTION: ObjectKind.FUN
 
 
 def change_of(catalog: Catalog, dependency: Dependency) -> str | None:
-    """How something that is read has changed, as far as the catalog shows it.
+    """How a dependency has changed, as far as the catalog shows it.
 
-    It shows changes of views, functions and stream tables, and of where tables lie.
+    The catalog shows changes of views, functions and stream tables, and of the locations of tables.
     """
     name = TableName.parse(dependency.name)
     if dependency.kind is SourceKind.STREAM_TABLE:
         upstream = catalog.find(name)
         same = upstream is not None and fingerprint_of(upstream) == dependency.fingerprint
-        return None if same else "has another definition"
+        return None if same else "has a different definition"
     if dependency.kind is SourceKind.TABLE:
         found = catalog.lake_object(ObjectKind.TABLE, name)
         if found is not None and place(found) != dependency.source_id:
-            return "lies elsewhere"
+            return "is stored elsewhere"
         return found.details.stale if found is not None else None
     if name.database is not None:
         return _change_of_attached_view(catalog, dependency, name.database)
@@ -37,7 +37,7 @@ def change_of(catalog: Catalog, dependency: Dependency) -> str | None:
 
 
 def _change_of_attached_view(catalog: Catalog, dependency: Dependency, database: str) -> str | None:
-    """By what the last tick has seen."""
+    """How a view of an attached database has changed, according to the last tick."""
     attached = catalog.find_database(database)
     seen = attached.state.views.get(dependency.name) if attached is not None else None
     if seen is None or seen.mark == dependency.fingerprint:
@@ -52,7 +52,7 @@ def is_another(store: DeltaStore, source: Source, table: StreamTable, path: str,
 
 
 def misfit(store: DeltaStore, source: Source, compiled: Compiled, path: str, version: int) -> str | None:
-    """Which of the columns in use is no longer what it was."""
+    """How a column that the query uses has changed; None if none has."""
     snapshot = store.snapshot(path, version)
     now = {name.lower(): type_ for name, type_, _ in snapshot.schema}
     before = {c.name.lower(): c.type for c in source.columns}
@@ -65,10 +65,10 @@ def misfit(store: DeltaStore, source: Source, compiled: Compiled, path: str, ver
 
 
 def place(table: LakeObject) -> str:
-    """Where a refresh reads a table: where it lies, or where it is landed."""
+    """The path at which a refresh reads a table: its location, or that of its copy in the lake."""
     return table.details.landing or table.location or ""
 
 
 def fingerprint_of(upstream: StreamTable) -> str:
-    """Changes when a stream table's readers must start over: it has other columns, or is stored elsewhere."""
+    """A hash that changes if the dependents of a stream table must be recompiled: its columns or its stage changed."""
     return fingerprint(upstream.id, upstream.public_stage.id, str(upstream.definition.columns))

@@ -1,5 +1,6 @@
-"""Where the stages of stream tables are stored: a directory per definition, so that the old one is readable until the
-new one is loaded.
+"""Stores the stages of stream tables.
+
+Each definition has its own directory, so that the old one stays readable until the new one is loaded.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class StageStorage:
         self._workers = workers
 
     def create(self, name: TableName, compiled: Compiled) -> tuple[Stage, ...]:
-        """Empty tables for a query's stages."""
+        """Create empty tables for a query's stages."""
         root = self._root / f"{name}-{uuid.uuid4().hex[:8]}"
         worker = self._workers.here()
         stages: list[Stage] = []
@@ -40,13 +41,13 @@ class StageStorage:
         return tuple(stages)
 
     def remove(self, stages: Sequence[Stage]) -> None:
-        """Delete what stages have stored."""
+        """Delete the stored tables of stages."""
         for parent in {Path(s.path).parent for s in stages}:
             if parent.is_relative_to(self._root):
                 shutil.rmtree(parent, ignore_errors=True)
 
     def sweep(self, table: StreamTable) -> None:
-        """Delete the directories of earlier definitions of a stream table, and those that crashes have orphaned."""
+        """Delete the directories of a stream table's earlier definitions, and those that a crash has orphaned."""
         for directory in self._root.glob(f"{glob.escape(str(table.name))}-????????"):
             if str(directory) not in {str(Path(s.path).parent) for s in table.stages}:
                 shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Queries over tables Spark does not know, made ready for its analysis: each such table becomes a query without one."""
+"""Replaces tables that Spark does not know by constant queries, so that Spark can analyse a query over them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def empty(source: Source) -> str:
-    """A source's columns in a query of constants: enough for types."""
+    """A constant query with a source's columns: enough to determine types."""
     columns = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in source.columns)
     return f"(SELECT {columns})"
 
 
 def opaque(source: Source) -> str:
-    """A source's columns in a query the optimiser cannot see through: enough to compare what it makes of two texts."""
+    """A query with a source's columns that Spark cannot optimise away: enough to compare the plans of two texts."""
     known = [c for c in source.columns if c.type != "void"]
     schema = ", ".join(f"{quote(c.name)} {c.type}" for c in known).replace("\\", "\\\\").replace("'", "\\'")
     voids = "".join(f", CAST(NULL AS void) AS {quote(c.name)}" for c in source.columns if c.type == "void")
@@ -29,11 +29,11 @@ def opaque(source: Source) -> str:
 
 
 def analysable(text: str, attached: AttachedNames, find: Callable[[Sequence[str]], Source | View | None]) -> str:
-    """A query with the tables and views of attached databases exchanged for queries; others stay as they are."""
+    """A query with the tables and views of attached databases replaced by queries; others stay as they are."""
     try:
         references = table_references(text)
     except MillstreamError:
-        return text  # Spark gives the better message
+        return text  # Spark gives a better message
     if all(attached.database(r.parts) is None for r in references):
         return text
 

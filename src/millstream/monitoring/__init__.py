@@ -1,1 +1,1 @@
-"""What an operator asks of a lake: how fresh captured tables are, and how capture is doing."""
+"""Monitoring: the freshness of captured tables and the health of capture."""

@@ -1,4 +1,4 @@
-"""State and freshness of a captured table, by its record and by the changes that wait in its database."""
+"""The state and freshness of a captured table, from its record and the pending changes in its database."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waits in a database.
+    """The changes pending in a database.
 
     Args:
-        rows: how many changes wait for a table, by its oid, where there is a buffer for them.
-        snapshot: the database's present one; None if it is not known, or another database answers.
+        rows: the number of pending changes of each table that has a buffer, by OID.
+        snapshot: the database's current snapshot; None if it is unknown, or the connection leads to another database.
     """
 
     rows: Mapping[int, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ def state_of(capture: Capture) -> tuple[str, str | None]:
 
 
 def age(database: AttachedDatabase, capture: Capture, waiting: Waiting, now: datetime) -> float | None:
-    """How many seconds ago the mirror equalled the table; 0 if nothing was written since."""
+    """How many seconds ago the mirror last equalled the table; 0 if nothing was written since."""
     if _is_current(database, capture, waiting):
         return 0.0
     reached_at = capture.state.reached_at or database.reached_at

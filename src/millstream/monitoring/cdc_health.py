@@ -1,6 +1,6 @@
-"""The health of capture, by questions to the attached databases; none of it needs Spark.
+"""The health of capture, queried from the attached databases without Spark.
 
-The rows of a database that does not answer say so; the others are reported as usual.
+If a database does not answer, its rows report that; the others are reported as usual.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Frozen relational operators: what a query is, and what a delta plan is made of."""
 
-# ruff: noqa: F403  (each family says itself what it exports, so that a new operator is exported by its own module)
+# ruff: noqa: F403  (each family lists its own exports, so that a new operator is exported by its own module)
 
 from millstream.ops.groups import *
 from millstream.ops.joins import *

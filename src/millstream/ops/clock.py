@@ -1,8 +1,8 @@
-"""The current time in expressions: one moment for a whole refresh, that of its data.
+"""The current time in expressions: for a whole refresh, it is the data timestamp.
 
-A query says CURRENT_TIMESTAMP(), and only in its filters and projections (`sql.rewrites.isolate_time`). The text that
-runs says `:__ms_now`, the time of the refresh, or `:__ms_before`, the time of the contents it starts from. They are
-parameters so that a text is made once; they are filled in as constants because Delta's parser has no parameters, and
+A query uses CURRENT_TIMESTAMP(), and only in its filters and projections (`sql.rewrites.isolate_time`). The text that
+runs has `:__ms_now`, the time of the refresh, or `:__ms_before`, the time of the contents it starts from. They are
+parameters so that a text is built once; they are filled in as constants because Delta's parser has no parameters, and
 because Spark compares constants with the statistics of files.
 """
 
@@ -23,21 +23,21 @@ BEFORE = exp.Placeholder(this=f"{RESERVED_PREFIX}before")
 
 
 def reads_clock(subject: exp.Expr | Relation) -> bool:
-    """Whether an expression, or an operator itself, asks for the current time."""
+    """Whether an expression, or an operator itself, uses the current time."""
     if isinstance(subject, exp.Expr):
         return subject.find(exp.CurrentTimestamp) is not None
     return isinstance(subject, Filter | Project) and any(reads_clock(e) for e in subject.expressions)
 
 
 def at(expression: exp.Expr, moment: exp.Expr) -> exp.Expr:
-    """The expression at a moment."""
+    """The expression at a given time."""
     if not reads_clock(expression):
         return expression
     return expression.transform(lambda node: moment.copy() if isinstance(node, exp.CurrentTimestamp) else node)
 
 
 def items_at(items: tuple[Item, ...], moment: exp.Expr) -> tuple[Item, ...]:
-    """The items of a projection at a moment."""
+    """The items of a projection at a given time."""
     return tuple(Item(at(i.expression, moment), i.column) for i in items)
 
 

@@ -1,6 +1,6 @@
 """Small builders for scalar expressions, so that rules read like formulas.
 
-Expressions are shared, not copied, so never change one and never ask for its parent. `render` prints copies.
+Expressions are shared, not copied, so never change one and never use its parent. `render` prints copies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millstream.ops.relations import Relation
 ONE = exp.Literal.number(1)
 ZERO = exp.Literal.number(0)
 
-# these need no parentheses in any place
+# nodes that never need parentheses
 _ATOMS = (exp.Column, exp.Literal, exp.Null, exp.Boolean, exp.Paren, exp.Cast, exp.Anonymous, exp.AggFunc)
 
 
@@ -33,12 +33,12 @@ def weight(table: str | None = None) -> exp.Column:
 
 
 def keep(columns: Iterable[Column]) -> tuple[Item, ...]:
-    """Columns that go through a projection or a grouping as they are."""
+    """Columns that pass through a projection or a grouping unchanged."""
     return tuple(Item(col(c.name), c) for c in columns)
 
 
 def add_columns(relation: Relation, items: Iterable[Item]) -> tuple[Item, ...]:
-    """All columns of a relation, the weight included, and further ones."""
+    """All columns of a relation, including the weight, and further ones."""
     return (*keep(relation.schema), *items)
 
 
@@ -66,13 +66,13 @@ def conjuncts(predicate: exp.Expr) -> list[exp.Expr]:
 
 
 def all_of(conditions: Iterable[exp.Expr]) -> exp.Expr:
-    """The conjunction; true where there are none."""
+    """The conjunction; true without conditions."""
     items = list(conditions)
     return exp.and_(*items, copy=False) if items else exp.true()
 
 
 def any_of(conditions: Iterable[exp.Expr]) -> exp.Expr:
-    """The disjunction; false where there are none."""
+    """The disjunction; false without conditions."""
     items = list(conditions)
     return exp.or_(*items, copy=False) if items else exp.false()
 
@@ -134,7 +134,7 @@ def total(expression: exp.Expr) -> exp.Sum:
 
 
 def substitute(expression: exp.Expr, mapping: dict[str, exp.Expr]) -> exp.Expr:
-    """Replace column references by name; a compound is put in parentheses."""
+    """Replace column references by name; a compound expression is put in parentheses."""
 
     def swap(node: exp.Expr) -> exp.Expr:
         return wrapped(mapping[node.name]) if isinstance(node, exp.Column) and node.name in mapping else node
@@ -143,13 +143,13 @@ def substitute(expression: exp.Expr, mapping: dict[str, exp.Expr]) -> exp.Expr:
 
 
 def wrapped(expression: exp.Expr) -> exp.Expr:
-    """The expression such that it can be an operand of anything."""
+    """The expression, in parentheses if it needs them as an operand."""
     return expression if isinstance(expression, _ATOMS) else _paren(expression)
 
 
 @functools.cache
 def _type(text: str) -> exp.DataType:
-    """A type of Spark's; one that the parser does not know (VOID) or would alter (collations) is printed as it is."""
+    """A Spark type; one that the parser does not know (VOID) or would alter (collations) is printed unchanged."""
     try:
         known = exp.DataType.build(text, dialect="spark")
     except ParseError:

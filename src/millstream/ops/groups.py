@@ -1,4 +1,4 @@
-"""The operators that compute from several rows of one input at once: groups, and partitions."""
+"""The operators that compute from several rows of one input: from groups and from partitions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Aggregate(Operator):
-    """One row per distinct value of the keys; without keys exactly one row. DISTINCT is keys without calls."""
+    """One row per distinct value of the keys; without keys exactly one row. DISTINCT has keys but no calls."""
 
     input: Relation
     keys: tuple[Item, ...]

@@ -28,10 +28,10 @@ OuterKind = Literal["left", "full"]
 
 @dataclass(frozen=True, eq=False)
 class InnerJoin(Operator):
-    """The n-ary join of the inputs, in the order they are to be joined, on all conditions.
+    """The n-ary join of the inputs, in join order, on all conditions.
 
-    With `small_first` the first input, and so each intermediate result, is expected to be small enough to be sent to
-    every task; a join that starts from a delta is.
+    With `small_first`, the first input, and so each intermediate result, is expected to be small enough to be sent to
+    every task, as in a join that starts from a delta.
     """
 
     inputs: tuple[Relation, ...]
@@ -80,9 +80,9 @@ class InnerJoin(Operator):
 
 @dataclass(frozen=True, eq=False)
 class OuterJoin(Operator):
-    """A LEFT or FULL outer join (a RIGHT one is a LEFT one with its inputs exchanged).
+    """A LEFT or FULL outer join (a RIGHT join is a LEFT join with its inputs swapped).
 
-    Only the left input may be weighted: then the right one is looked up for each row of a delta. With `small_right`
+    Only the left input may be weighted: then the right one is looked up for each row of a delta. With `small_right`,
     the right input is expected to be small enough to be sent to every task.
     """
 
@@ -136,7 +136,7 @@ class OuterJoin(Operator):
 class _FilteringJoin(Operator):
     """Keeps or drops rows of the left input.
 
-    The right input may be a Z-set, in which a row of any weight is a partner. With `small_right` it is expected to be
+    The right input may be a Z-set, in which a row of any weight is a partner. With `small_right`, it is expected to be
     small enough to be sent to every task.
     """
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`key`: columns no two rows agree in, NULLs being equal, or None; `not_null`: columns without NULL."""
+    """`key`: columns in which no two rows agree (NULLs are equal), or None; `not_null`: columns without NULL."""
 
     key: frozenset[str] | None = None
     not_null: frozenset[str] = frozenset()
 
     def renamed(self, names: Mapping[str, str]) -> Known:
-        """The facts that remain where a relation has only some columns, under other names."""
+        """The facts that remain if a relation keeps only some columns, under other names."""
         key = frozenset(names[k] for k in self.key) if self.key is not None and self.key <= names.keys() else None
         return Known(key, frozenset(names[n] for n in self.not_null if n in names))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Leaf(Opaque):
-    """What all of them answer alike."""
+    """The facts that all leaves share."""
 
     @property
     def expressions(self) -> tuple[exp.Expr, ...]:
@@ -30,7 +30,7 @@ class _Leaf(Opaque):
 
 @dataclass(frozen=True, eq=False)
 class Scan(_Leaf):
-    """An input of the query: `source` names it, `origin` gives the source's own name of each column."""
+    """An input of the query: `source` names it, `origin` is each column's name in the source."""
 
     source: str
     origin: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""What every relational operator has: columns, inputs, and the facts that other modules ask of it.
+"""What every relational operator has: columns, inputs, and the facts that other modules need.
 
-A fact that every operator has is a method here, abstract where no answer is safe for all of them. So a new operator
-answers these questions in its own class, and the modules that ask need not change.
+A fact that every operator has is a method here, abstract where no default is safe for all of them. So a new operator
+provides these facts in its own class, and the modules that use them need not change.
 
 A relation's output columns have names that are unique within the relation, so that an expression refers to a column
 by its bare name and no operator needs aliases. Scalar expressions are sqlglot nodes, copied when they enter and
@@ -48,7 +48,7 @@ WEIGHT_COLUMN = Column(naming.WEIGHT, "bigint")
 class Operator(ABC):
     """An operator with its inputs; `Relation` is the closed set of its subclasses.
 
-    Equal operators over equal inputs are equal. Rules build graphs in which one relation stands in many places, so
+    Equal operators over equal inputs are equal. Rules build graphs in which one relation occurs in many places, so
     its hash and its columns are computed once.
     """
 
@@ -60,17 +60,17 @@ class Operator(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """What `explain` calls it."""
+        """Its description in `explain`."""
 
     @property
     @abstractmethod
     def line(self) -> str:
-        """All of it but its inputs, for trees in golden files."""
+        """The operator without its inputs, for trees in golden files."""
 
     @property
     @abstractmethod
     def expressions(self) -> tuple[exp.Expr, ...]:
-        """The scalar expressions it computes for each input row; the calls of aggregates and windows are none."""
+        """The scalar expressions it computes for each input row, without the calls of aggregates and windows."""
 
     @property
     @abstractmethod
@@ -79,18 +79,18 @@ class Operator(ABC):
 
     @abstractmethod
     def is_small(self, steps: Set[str] = frozenset()) -> bool:
-        """Whether it is about the size of a change: a change feed, the result of a step, or what is joined to one."""
+        """Whether it is about the size of a change: a change feed, the result of a step, or a join with one."""
 
     @abstractmethod
     def known(self, sources: Mapping[str, Known]) -> Known:
-        """The key and the columns without NULL, by those of its sources, whose columns are named in lower case."""
+        """The key and the columns without NULL, derived from those of its sources, whose names are in lower case."""
 
     def needs(self, names: Set[str]) -> Set[str]:
-        """The input columns that it takes to compute some output columns; all of them unless an operator says less."""
+        """The input columns that some output columns need; all of them unless an operator overrides this."""
         return self._known_names
 
     def pruned(self, names: Set[str], inputs: tuple[Relation, ...]) -> Relation:
-        """The operator over pruned inputs; one that computes columns drops those that are not among the names."""
+        """The operator over pruned inputs; an operator that computes columns drops those not in `names`."""
         return cast("Relation", self.over(inputs))
 
     @cached_property
@@ -155,21 +155,21 @@ class Operator(ABC):
 
 
 class Opaque(Operator):
-    """An operator that rewrites of queries and of deltas do not look through: what stands above it stays above it.
+    """An operator that rewrites of queries and deltas do not move anything through.
 
-    That is always right, if not always fast, so that a new operator starts as one.
+    That is always correct, if not always fast, so a new operator starts as opaque.
     """
 
 
 def referenced(expression: exp.Expr) -> set[str]:
-    """The names of the columns an expression reads."""
+    """The names of the columns that an expression reads."""
     if isinstance(expression, exp.Column):
         return {expression.name}
     return {column.name for column in expression.find_all(exp.Column)}
 
 
 def referenced_by(expressions: Iterable[exp.Expr]) -> set[str]:
-    """The names of the columns some expressions read."""
+    """The names of the columns that some expressions read."""
     return {name for expression in expressions for name in referenced(expression)}
 
 
@@ -181,17 +181,17 @@ def require_unique(columns: tuple[Column, ...]) -> None:
 
 
 def kept_names(items: tuple[Item, ...]) -> dict[str, str]:
-    """The input columns that items hand on as they are, with their new names."""
+    """The input columns that items pass on unchanged, with their new names."""
     return {i.expression.name: i.column.name for i in items if isinstance(i.expression, exp.Column)}
 
 
 def text_of(expression: exp.Expr) -> str:
-    """An expression in a line of a tree."""
+    """An expression for a line of a tree."""
     return expression.sql(dialect="spark", comments=False).replace("`", "")
 
 
 def texts_of(items: Iterable[Item]) -> str:
-    """Items in a line of a tree; those that keep their column's name have only that."""
+    """Items for a line of a tree; an item that only passes a column on is shown by its name."""
     pairs = ((item.column.name, text_of(item.expression)) for item in items)
     return ", ".join(name if name == text else f"{name} = {text}" for name, text in pairs)
 

@@ -4,7 +4,7 @@ A *Z-set* is a relation with the column `naming.WEIGHT`; a relation without it c
 weights of their inputs.
 
 The set is closed so that mypy proves every dispatch over it complete: one that ends in `assert_never` is an error until
-it answers for a new operator too. An operator enters the set through its family.
+it covers a new operator too. An operator enters the set through its family.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ from millstream.ops.unions import Union
 Relation = Leaf | RowWise | Join | Grouping | Union
 
 OPERATORS: tuple[type[Relation], ...] = get_args(Relation)
-"""All of them."""
+"""All operators."""
 
 __all__ = ["OPERATORS", "WEIGHT_COLUMN", "Relation", "referenced"]

@@ -1,10 +1,9 @@
 """Operators to SQL, as a sqlglot tree that any dialect can print.
 
-Filters, renamings and one join fold into the SELECT above them; each further join, aggregation or computed column is
-a SELECT of its own. Joins are written as nested binary ones. Where the first input is small the running result
-carries a BROADCAST hint at every level, and a right one that is small has its own: Catalyst multiplies size estimates
-through joins, so that without the hint the second join of a hundred-row delta is already planned as a shuffle of the
-large table.
+Filters, renamings and one join are folded into the SELECT above them; each further join, aggregation or computed column
+is a separate SELECT. Joins are written as nested binary joins. If the first input is small, the intermediate result has
+a BROADCAST hint at every level, and so has a small right input: Catalyst multiplies size estimates through joins, so
+that without the hint the second join of a hundred-row delta is already planned as a shuffle of the large table.
 
 The tree is built from copies of the relations' expressions, and only here: a tree's own nodes are never shared.
 """
@@ -34,17 +33,17 @@ LEFT, RIGHT = "l", "r"
 _PROBED = "probed"
 
 _Names = Mapping[str, exp.Expr]
-"""What each column of a relation is within a SELECT."""
+"""The expression for each column of a relation within a SELECT."""
 
 
 def to_sql(
     query: exp.Query, dialect: str = "spark", *, pretty: bool = False, hints: bool = True, tiny: Set[str] = frozenset()
 ) -> str:
-    """Print a query; hints are Spark's only, and left out on request.
+    """Print a query; hints are for Spark only, and omitted on request.
 
     Args:
-        tiny: tables that are so small that they are sent to the tasks instead of the join's small side: a chain of
-            joins whose small side is sent waits for one Spark job after the other.
+        tiny: tables that are small enough to be sent to the tasks instead of the join's small side: a chain of joins
+            whose small side is sent waits for one Spark job after the other.
     """
     for select in query.find_all(exp.Select) if tiny else ():
         hint = select.args.get("hint")
@@ -74,7 +73,7 @@ def render(relation: Relation) -> exp.Query:
         case Scan() | Table() | OneRow() | Filter() | InnerJoin() | OuterJoin() | SemiJoin() | AntiJoin():
             return _body(relation).select(_kept(relation.schema))
         case Recursion():
-            raise TypeError("a recursion is no SELECT: `standalone` writes it as a common table expression")
+            raise TypeError("a recursion is not a SELECT: `standalone` writes it as a common table expression")
     assert_never(relation)
 
 
@@ -137,7 +136,7 @@ def _body(relation: Relation) -> _Body:
 
 
 def _source(relation: Relation, alias: str) -> tuple[exp.Expr, _Names]:
-    """The relation as a FROM item, and what its columns are called there."""
+    """The relation as a FROM item, and the expressions for its columns there."""
     match relation:
         case Table():
             return _table(relation.name, alias), {c.name: col(c.name, alias) for c in relation.schema}
@@ -200,7 +199,7 @@ def _aggregate(relation: Aggregate) -> exp.Query:
 
 
 def _repeat(relation: Repeat) -> exp.Query:
-    """By a generator in the SELECT list: `SEQUENCE(1, 0)` counts down, so that rows without repetition go before."""
+    """With a generator in the SELECT list; `SEQUENCE(1, 0)` would count down, so rows with a count below 1 go first."""
     body = _body(relation.input)
     count = cast(relation.count, relation.number.type)
     numbers = exp.Explode(this=exp.GenerateSeries(start=cast(ONE, relation.number.type), end=count))
@@ -224,7 +223,7 @@ def _binary_join(relation: OuterJoin | SemiJoin | AntiJoin, *, side: str, kind: 
 def _inner_join(relation: InnerJoin) -> _Body:
     first, *others = relation.inputs
     if not relation.small_first:
-        # a query may list its tables in any order: one by one, two of them could make a product
+        # a query may list its tables in any order, in which two of them could form a cross product
         others = connected_order(first, others, relation.conditions)[1:]
     left, left_names = _source(first, LEFT)
     pending = list(relation.conditions)
@@ -244,7 +243,7 @@ def _inner_join(relation: InnerJoin) -> _Body:
 
 
 def _all(names: _Names, relation: Relation) -> Iterable[Item]:
-    """Those columns of a join that its inputs so far have."""
+    """The columns of a join that its inputs so far have."""
     return (Item(col(c.name), c) for c in relation.schema if c.name in names)
 
 
@@ -287,7 +286,7 @@ def _copy(expression: exp.Expr) -> exp.Expr:
 
 
 def _is_trivial(expression: exp.Expr) -> bool:
-    """Whether an expression may be written down wherever its column is used: a column, its negative, a constant."""
+    """Whether an expression may be repeated wherever its column is used: a column, its negative, a constant."""
     if isinstance(expression, exp.Cast | exp.Neg):
         expression = expression.this
     return isinstance(expression, exp.Column | exp.Literal | exp.Null | exp.Boolean)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Filter(Operator):
-    """The rows of the input for which the predicate is true; with `few`, not many are expected to be."""
+    """The rows of the input for which the predicate is true; with `few`, only a few are expected."""
 
     input: Relation
     predicate: exp.Expr
@@ -71,7 +71,7 @@ class Filter(Operator):
 
 @dataclass(frozen=True, eq=False)
 class Project(Operator):
-    """One row per input row, of computed columns."""
+    """One row of computed columns per input row."""
 
     input: Relation
     items: tuple[Item, ...]
@@ -120,7 +120,7 @@ class Project(Operator):
 
 @dataclass(frozen=True, eq=False)
 class Repeat(Opaque):
-    """Each row of the input as often as `count` says, numbered from 1 in the column `number`; none for zero or NULL."""
+    """Each row of the input `count` times, numbered from 1 in the column `number`; not at all for zero or NULL."""
 
     input: Relation
     count: exp.Expr

@@ -1,4 +1,4 @@
-"""A whole query of operators as one SQL text: its recursions stand before it as common table expressions."""
+"""A whole query of operators as one SQL text, with its recursions as common table expressions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Operator trees as indented text, for people and for golden files.
 
-A relation that stands in several places is written out once, with a number, and referred to by it afterwards.
+A relation that occurs in several places is written once, with a number, and referred to by that number afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operators that put the rows of their inputs side by side: UNION ALL, and the recursion over a UNION."""
+"""The operators that combine the rows of their inputs: UNION ALL, and the recursion over a UNION."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class UnionAll(Operator):
 
 @dataclass(frozen=True, eq=False)
 class Recursion(Opaque):
-    """The rows of `base`, of `step` over these, of `step` over what that gives, and so on: `base UNION [ALL] step`.
+    """The rows of `base`, of `step` over these, of `step` over the result, and so on: `base UNION [ALL] step`.
 
-    The step reads the rows found last by a scan of the source `reference`, whose columns have the names of `output`.
-    It is linear in them: what it makes of some rows it makes of each of them alone. With `distinct` (UNION) a row
-    counts once, and the recursion ends when it finds no row it has not found before.
+    The step reads the rows found last through a scan of the source `reference`, whose columns have the names of
+    `output`. It is linear in them: its result for several rows is the union of its results for each row. With
+    `distinct` (UNION), a row counts once, and the recursion ends when it finds no new row.
     """
 
     base: Relation

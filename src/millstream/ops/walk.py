@@ -1,6 +1,6 @@
 """Walking and rebuilding operator trees.
 
-A tree is a graph where a relation stands in several places (a CTE read twice); rebuilding keeps it one relation.
+A tree is a graph if a relation occurs in several places (a CTE read twice); rebuilding keeps it one relation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def transform(relation: Relation, rewrite: Callable[[Relation], Relation]) -> Re
 
 
 def occurrences(roots: tuple[Relation, ...]) -> dict[Relation, int]:
-    """In how many places each relation is read, counting the insides of a relation once however often it is read."""
+    """In how many places each relation is read; the inputs of a relation that is read several times count once."""
     counts: dict[Relation, int] = {}
     waiting = list(roots)
     while waiting:

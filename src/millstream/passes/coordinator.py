@@ -1,7 +1,7 @@
 """Refreshes a stream table and everything it reads, at one frontier of the base tables.
 
-All tables of the chain are locked first, in one order; then the base tables' versions are taken, once; then each table
-is refreshed in dependency order. So every table of a diamond agrees with the others.
+It locks all tables of the chain first, in a fixed order; then it takes the versions of the base tables, once; then it
+refreshes each table in dependency order. So the tables of a diamond are consistent with each other.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class Coordinator:
         mode: RefreshMode | None = None,
         held: HeldSnapshot | None = None,
     ) -> RefreshResult:
-        """Refresh the last table of a chain, what it reads first; `mode` is for the last one only.
+        """Refresh a chain of tables in order; `mode` applies to the last table only.
 
         Args:
             held: takes over the snapshot that the tables are brought to.
 
         Raises:
             MillstreamError: SUSPENDED, or what made a refresh of the chain fail.
-            OutdatedError: the definition of a table of the chain no longer fits what it reads.
+            OutdatedError: the definition of a table of the chain no longer fits its sources.
         """
         ids = [self._catalog.get(name).id for name in chain]
         with self._locks.acquire(ids, on_wait=self.waiting):
@@ -84,7 +84,7 @@ class Coordinator:
             now = self._clock()
             with self._recording(tables[-1], initiated_by, now):
                 captured = self._advance(tables, held)
-                if captured:  # what happened to their sources is recorded with the tables
+                if captured:  # the tick may have recorded changes of the sources with the tables
                     tables = tuple(self._catalog.get(name) for name in chain)
                 frontier = self._frontier(tables, captured, now)
             result, unserved = None, None
@@ -93,7 +93,7 @@ class Coordinator:
                 result, unserved = self._refresh(table, frontier, initiated_by, own)
             if held is not None:
                 held.refreshed([self._catalog.get(name) for name in chain], captured)
-            if unserved is not None:  # the last one's own: those of what it reads are recorded with them
+            if unserved is not None:  # only for the last table: the others record theirs with themselves
                 raise unserved
             assert result is not None
             return result
@@ -107,20 +107,20 @@ class Coordinator:
         choice: Choice,
         mode: RefreshMode | None = None,
     ) -> tuple[StreamTable, Load, RefreshResult]:
-        """Fill the stages of a new definition that has not taken effect, after refreshing what it reads.
+        """Fill the stages of a new definition that has not taken effect, after refreshing the stream tables it reads.
 
-        The caller holds the locks of all of them. Nothing is recorded of the candidate, even if this fails.
+        The caller holds the locks of all of them. Nothing is recorded about the candidate, even if this fails.
 
         Args:
-            upstream: the stream tables it reads, directly or not, in an order to refresh them.
-            candidate: the stream table as it will be, but for what it holds.
+            upstream: the stream tables it reads, directly or indirectly, in refresh order.
+            candidate: the stream table with its new definition, not yet loaded.
 
         Returns:
-            The candidate with what it holds, and what to record of that.
+            The loaded candidate, the load to record, and the result of the refresh.
 
         Raises:
-            MillstreamError: SUSPENDED, or why what it reads cannot be refreshed, or the candidate loaded.
-            OutdatedError: the definition of a table it reads no longer fits what that reads.
+            MillstreamError: SUSPENDED, or why an upstream table cannot be refreshed or the candidate cannot be loaded.
+            OutdatedError: the definition of an upstream table no longer fits its sources.
         """
         tables, now = tuple(self._catalog.get(name) for name in upstream), self._clock()
         _refuse_suspended(tables)
@@ -143,7 +143,7 @@ class Coordinator:
     def _refresh(
         self, table: StreamTable, frontier: _Frontier, initiated_by: InitiatedBy, mode: RefreshMode | None
     ) -> tuple[RefreshResult, MillstreamError | None]:
-        """Refresh one table of a chain, and serve it; gives also why it could not be served."""
+        """Refresh one table of a chain and serve it; also returns the error if it could not be served."""
         with self._recording(table, initiated_by, frontier.data_timestamp):
             compiled = self._definitions.compiled(table)
         request = self._request(table, compiled, frontier, initiated_by, mode)
@@ -174,7 +174,7 @@ class Coordinator:
         return Runner(self._catalog, worker, self._settings, self._definitions, self._clock, self._progress)
 
     def serve(self, table_id: str, initiated_by: InitiatedBy, started_at: datetime) -> MillstreamError | None:
-        """Serve a table that was refreshed. A failure is recorded and given back: what reads the table goes on."""
+        """Serve a refreshed table. A failure is recorded and returned, so that refreshes of its dependents continue."""
         table = self._catalog.find_by_id(table_id)
         if table is None:
             return None
@@ -186,7 +186,7 @@ class Coordinator:
         return None
 
     def _advance(self, tables: tuple[StreamTable, ...], held: HeldSnapshot | None = None) -> Mapping[str, int]:
-        """Bring the databases behind some stream tables to now; one snapshot cuts all tables of a database."""
+        """Bring the databases behind some stream tables up to date, each to one snapshot for all its tables."""
         read = [d for table in tables for d in table.definition.dependencies if _is_attached(d)]
         self._captures.end_forgotten()
         if not read:
@@ -202,7 +202,7 @@ class Coordinator:
         return versions
 
     def _frontier(self, tables: tuple[StreamTable, ...], captured: Mapping[str, int], now: datetime) -> _Frontier:
-        """The base tables' paths and their versions now; those of captured ones are known."""
+        """The paths and current versions of the base tables; the tick has determined those of captured tables."""
         store = self._workers.here().store
         found = base_tables(self._catalog, tables)
         for name, item in found.items():
@@ -217,7 +217,7 @@ class Coordinator:
 
     @contextmanager
     def _recording(self, table: StreamTable, initiated_by: InitiatedBy, started_at: datetime) -> Iterator[None]:
-        """Record what fails meanwhile as a refresh of a table that failed."""
+        """Record an error inside the block as a failed refresh of a table."""
         try:
             yield
         except MillstreamError as error:
@@ -227,7 +227,7 @@ class Coordinator:
     def failed(
         self, table: StreamTable, error: MillstreamError, initiated_by: InitiatedBy, started_at: datetime
     ) -> None:
-        """Record that a refresh failed; at once to ERROR if no retry can help."""
+        """Record that a refresh failed; set the status ERROR at once if no retry can help."""
         self._catalog.record_failure(
             table.id,
             error,
@@ -239,7 +239,7 @@ class Coordinator:
             self._catalog.set_error(table.id, f"{error.code}: {error.message}")
 
     def waiting(self, waiting: Waiting) -> None:
-        """Say what a caller is waiting for."""
+        """Report what a caller is waiting for."""
         who = f" (process {waiting.holder_pid})" if waiting.holder_pid else ""
         _log.debug("waiting for %s%s for %.1f s", waiting.key, who, waiting.waited_seconds)
         self._progress(f"waiting for another refresh to end{who}")
@@ -247,7 +247,7 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class _Frontier:
-    """What a chain is refreshed to: its stream tables, and the paths and versions of the base tables behind them."""
+    """The frontier of a chain: its stream tables, and the paths and versions of the base tables behind them."""
 
     tables: tuple[StreamTable, ...]
     paths: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""A snapshot of a database that outlives the tick of a refresh, so that PostgreSQL can be asked under it."""
+"""A snapshot of a database that outlives the tick of a refresh, so that PostgreSQL can run a query in it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from millstream.sources.postgres.load.exported_snapshot import ExportedSnapshot
 
 @dataclass
 class HeldSnapshot:
-    """The snapshot that a refresh is at, and the chain of tables as the refresh has left them.
+    """The snapshot of a refresh, and the chain of tables after it.
 
     Args:
-        address: of the database whose snapshot it is.
+        address: the address of the database whose snapshot it is.
     """
 
     address: Address
@@ -29,20 +29,20 @@ class HeldSnapshot:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def hold(self, snapshot: SourceSnapshot) -> None:
-        """Take over the snapshot of a tick, and release that of an earlier attempt."""
+        """Take over the snapshot of a tick, and release the snapshot of an earlier attempt."""
         self._stack.close()
         row = snapshot.connection.execute("SELECT pg_export_snapshot()").fetchone()
         assert row is not None
         self.snapshot = self._stack.enter_context(ExportedSnapshot(self.address, take=lambda: str(row[0])))
 
     def refreshed(self, tables: Sequence[StreamTable], captured: Mapping[str, int]) -> None:
-        """Keep what the refresh has made, before another one goes on from there."""
+        """Keep the tables as the refresh has left them, before another refresh changes them."""
         self.tables = {str(t.name): t for t in tables}
         self.captured = captured
 
     @property
-    def is_at_one_moment(self) -> bool:
-        """Whether all tables are at the snapshot: a refresh that reloads sources ends at another moment."""
+    def is_at_one_snapshot(self) -> bool:
+        """Whether all tables are at the snapshot: a refresh that reloads sources ends at a later one."""
         return self.snapshot is not None and all(
             self.captured.get(name) == version
             for table in self.tables.values()

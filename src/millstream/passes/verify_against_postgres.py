@@ -1,7 +1,7 @@
-"""`verify` against PostgreSQL: what it answers itself, under the snapshot that a refresh has brought a table to.
+"""`verify` against PostgreSQL: compares a table with PostgreSQL's own answer in the snapshot of a refresh.
 
-The refresh is an ordinary one; `HeldSnapshot` takes over the snapshot of its tick. So neither the contents nor the
-answer is newer than the other, no matter what is written meanwhile.
+The refresh is an ordinary one; `HeldSnapshot` takes over the snapshot of its tick. So the contents and the answer show
+the same state, regardless of concurrent writes.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class AgainstPostgres:
     """Compares a stream table with PostgreSQL's answer to its query.
 
     Args:
-        chain: the tables it reads, itself last.
-        refresh: refreshes the chain, and has the snapshot of its tick held.
-        directory: where answers are put that are too large for memory.
+        chain: the stream tables it reads, and itself last.
+        refresh: refreshes the chain and holds the snapshot of its tick.
+        directory: the directory for answers that are too large for memory.
 
     Raises:
-        MillstreamError: NOT_COMPARABLE, and why.
+        MillstreamError: NOT_COMPARABLE.
     """
 
     def __init__(
@@ -74,18 +74,18 @@ class AgainstPostgres:
         self._database = _one_database(chain)
 
     def verify(self, worker: Worker) -> VerifyResult:
-        """Refresh, and compare.
+        """Refresh the chain and compare its last table.
 
         Raises:
             MillstreamError: what made the refresh fail; NOT_COMPARABLE, ORACLE_FAILED, VALUE_UNSUPPORTED, ...
         """
         database = self._catalog.find_database(self._database)
-        assert database is not None, "what is read is not detached"
+        assert database is not None, "a database that is read cannot be detached"
         for _ in range(_TRIES):
             try:
                 with HeldSnapshot(Address(database.address)) as held:
                     self._refresh(held)
-                    if held.is_at_one_moment:
+                    if held.is_at_one_snapshot:
                         return self._compare(held, worker)
             except AlteredError:
                 continue
@@ -93,13 +93,13 @@ class AgainstPostgres:
             Code.LOCK_TIMEOUT,
             f"the tables of {self._database} that {self._name} reads kept changing through concurrent DDL; "
             f"gave up after {_TRIES} attempts",
-            hint="verify again when that has ended",
+            hint="verify again when the DDL has finished",
         )
 
     def _compare(self, held: HeldSnapshot, worker: Worker) -> VerifyResult:
         table = held.tables[str(self._name)]
         chain = [_Native(t, self._compiled(t)) for t in held.tables.values()]
-        _one_database([native.table for native in chain])  # a view may have been replaced by one over other tables
+        _one_database([native.table for native in chain])  # a view may have been replaced and read other tables
         captures = {c.name: c for c in self._catalog.captures(self._database)}
         read = _columns_read(chain, captures)
         zone = str(table.definition.settings[_TIME_ZONE])
@@ -127,30 +127,30 @@ class AgainstPostgres:
         )
 
     def _refuse_open(self, result: VerifyResult, chain: Sequence[_Native]) -> None:
-        """Agreement says something in any case; a difference does not where PostgreSQL may choose another result."""
+        """Refuse to report a difference where PostgreSQL may choose another result; agreement is always meaningful."""
         constructs = dict.fromkeys(c for native in chain for c in native.open_constructs)
         if result.ok or not constructs:
             return
         raise MillstreamError(
             Code.NOT_COMPARABLE,
             f"{self._name} differs from PostgreSQL's answer ({result.missing} rows missing, {result.extra} extra), "
-            f"which the query leaves open: {', '.join(constructs)}",
-            hint="give each ORDER BY keys that no two rows share, or verify without PostgreSQL",
+            f"but the query does not determine its result: {', '.join(constructs)}",
+            hint="make each ORDER BY unique, or verify without PostgreSQL",
         )
 
 
 @dataclass
 class _Native:
-    """A stream table of PostgreSQL's dialect."""
+    """A stream table in the PostgreSQL dialect."""
 
     table: StreamTable
     compiled: Compiled
     views: list[str] = field(default_factory=list)
-    """The texts of the views it reads, once they are read."""
+    """The texts of the views it reads, once they have been looked up."""
 
     @property
     def open_constructs(self) -> list[str]:
-        """What in its query has more than one right result."""
+        """The constructs of its query that have more than one correct result."""
         if self.compiled.is_incremental:
             return [n.partition(_NO_FIXED_RESULT)[0] for n in self.compiled.notices if _NO_FIXED_RESULT in n]
         texts = [self.table.definition.original_query, *self.views]
@@ -158,7 +158,7 @@ class _Native:
 
 
 class _Writer:
-    """Writes the query of a chain's last table, with the stream tables it reads as tables of a WITH."""
+    """Writes the query of a chain's last table, with the stream tables it reads as common table expressions."""
 
     def __init__(self, answers: Answers, chain: Sequence[_Native], captures: Mapping[str, Capture]) -> None:
         self._answers = answers
@@ -167,7 +167,7 @@ class _Writer:
         self._written = {str(native.table.name): f"__ms_t{i}" for i, native in enumerate(chain)}
 
     def write(self) -> tuple[str, str]:
-        """WITH and its tables, or nothing; and the query."""
+        """The WITH clause, or an empty text; and the query."""
         before = []
         for native in self._chain[:-1]:
             names = ", ".join(quoted(name.lower()) for name, _ in native.table.definition.columns)
@@ -180,7 +180,7 @@ class _Writer:
         return self._over(native, native.table.definition.original_query, (), moment)
 
     def _over(self, native: _Native, text: str, within: tuple[str, ...], moment: datetime) -> str:
-        """A text over what its names stand for; those in a view lack the name of the database."""
+        """A query with its names replaced by what they refer to; names in a view's text lack the database."""
         if (why := unanswerable(text)) is not None:
             raise _not_comparable(native.table, why)
         body = native.table.definition.body
@@ -197,20 +197,20 @@ class _Writer:
         return over_tables(text, table, moment)
 
     def _view(self, native: _Native, name: str, moment: datetime) -> str:
-        """A view's query as it was translated: the server would run the view as it is by then."""
+        """The text of a view as it was translated: the view itself may have been replaced since."""
         database, schema, view = TableName.parse(name).parts
         found = self._answers.view(schema, view)
         known = next(d for d in native.table.definition.dependencies if d.kind is SourceKind.VIEW and d.name == name)
         if found is None or found.mark != known.fingerprint:
             raise AlteredError
         if "\\" in found.text:
-            raise _not_comparable(native.table, f"the text of the view {name} has a backslash in it")
+            raise _not_comparable(native.table, f"the text of the view {name} contains a backslash")
         native.views.append(found.text.strip().removesuffix(";"))
         return self._over(native, native.views[-1], (database,), moment)
 
 
 class _Spool:
-    """PostgreSQL's rows as a frame: from memory if they are few, else from a file."""
+    """PostgreSQL's rows as a frame: from memory if there are few, otherwise from a file."""
 
     def __init__(self, answer: Answer, worker: Worker, directory: Path, most_rows: int) -> None:
         self._answer = answer
@@ -244,7 +244,7 @@ class _Spool:
 
 
 def _one_database(chain: Sequence[StreamTable]) -> str:
-    """The one database that all leaves of a chain are in, if PostgreSQL can be asked at all.
+    """The database that contains all base tables of a chain.
 
     Raises:
         MillstreamError: NOT_COMPARABLE.
@@ -252,17 +252,17 @@ def _one_database(chain: Sequence[StreamTable]) -> str:
     databases: dict[str, str] = {}
     for table in chain:
         if table.definition.dialect != "postgres":
-            raise _not_comparable(chain[-1], f"the query of {table.name} is in Spark's SQL")
+            raise _not_comparable(chain[-1], f"the query of {table.name} is Spark SQL")
         if (why := unanswerable(table.definition.original_query)) is not None:
             raise _not_comparable(table, why)
         if table.definition.settings[_TIME_ZONE] != chain[-1].definition.settings[_TIME_ZONE]:
-            raise _not_comparable(chain[-1], f"{table.name} has another time zone")
+            raise _not_comparable(chain[-1], f"{table.name} has a different time zone")
         for dependency in table.definition.dependencies:
             if dependency.kind is not SourceKind.STREAM_TABLE:
                 databases[_database_of(dependency, chain[-1])] = dependency.name
     if len(databases) != 1:
         what = (
-            f"it reads {' and '.join(sorted(databases.values()))}, of different databases"
+            f"it reads {' and '.join(sorted(databases.values()))}, which are in different databases"
             if databases
             else "it reads no table"
         )
@@ -274,12 +274,12 @@ def _database_of(dependency: Dependency, table: StreamTable) -> str:
     database = TableName.parse(dependency.name).database if dependency.kind is not SourceKind.FUNCTION else None
     if database is None:
         what = {SourceKind.FUNCTION: "a function", SourceKind.VIEW: "a view"}.get(dependency.kind, "a table")
-        raise _not_comparable(table, f"{dependency.name} is {what} of the lake")
+        raise _not_comparable(table, f"{dependency.name} is {what} of the lake, not of PostgreSQL")
     return database
 
 
 def _columns_read(chain: Sequence[_Native], captures: Mapping[str, Capture]) -> dict[int, list[str]]:
-    """The columns in use of each captured table, by its oid."""
+    """The columns of each captured table that the chain uses, by the table's OID."""
     found: dict[int, set[str]] = {}
     for native in chain:
         for dependency in native.table.definition.dependencies:
@@ -287,7 +287,7 @@ def _columns_read(chain: Sequence[_Native], captures: Mapping[str, Capture]) -> 
                 continue
             capture = captures[dependency.name]
             if capture.is_whole:
-                raise _not_comparable(native.table, f"the rows of {capture.name} are under no snapshot of the database")
+                raise _not_comparable(native.table, f"a snapshot of the database does not cover {capture.name}")
             found.setdefault(capture.oid, set()).update(dependency.columns_used)
     return {oid: sorted(names) for oid, names in found.items()}
 
@@ -296,5 +296,5 @@ def _not_comparable(table: StreamTable, why: str) -> MillstreamError:
     return MillstreamError(
         Code.NOT_COMPARABLE,
         f"{table.name} cannot be compared with PostgreSQL's answer: {why}",
-        hint="verify without against compares with Spark's",
+        hint="call verify without `against` to compare with Spark's answer",
     )

@@ -1,4 +1,4 @@
-"""Chooses what a refresh does: a pure function of statistics."""
+"""Chooses the action of a refresh: a pure function of statistics."""
 
 from millstream.planner.choice import Change, Choice, Facts, InputFacts, choose
 from millstream.planner.cost import Measured

@@ -14,13 +14,13 @@ from millstream.planner.cost import Measured, predict_differential_ms, predict_f
 from millstream.reasons import Reason
 from millstream.results import Action, RefreshMode
 
-# A delta of fewer rows costs less than the fixed part of any recomputation, however small the table.
+# A delta of fewer rows costs less than the fixed cost of any recomputation, however small the table.
 SMALL_CHANGE = 1_000
-# The first small deltas of a table are slow for reasons other than their size, above all a JVM that is not yet warm.
+# The first small deltas of a table are slow for reasons other than their size, mainly a cold JVM.
 ENOUGH = 3
 # Deltas are tried again after this many refreshes without one: the last ones may have been slow by chance.
 MEMORY = 12
-# FULL is chosen only if it is better by more than the error of predictions.
+# FULL is chosen only if it is better by more than the prediction error.
 CLEARLY, CLEARLY_MS = 1.2, 100.0
 
 
@@ -37,7 +37,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """An input: what happened, how many rows changed, how many it has, and the reason where one is needed."""
+    """An input: what happened to it, how many rows changed, how many it has, and why if its changes are unavailable."""
 
     name: str
     change: Change
@@ -62,7 +62,7 @@ class Facts:
     is_monotone: bool = False
     """Whether inserts can only add rows to the result."""
     follows_time: bool = False
-    """Whether the query asks for the current time, so that it changes without its sources changing."""
+    """Whether the query uses the current time, so that its result changes even if its sources do not."""
     reinit_reason: str | None = None
     not_incremental: str = ""
     max_change_ratio: float = 0.15
@@ -78,10 +78,10 @@ class Choice:
 
 
 def choose(facts: Facts) -> Choice:
-    """What this refresh does.
+    """Choose what a refresh does.
 
     Raises:
-        MillstreamError: FULL_REQUIRED where DIFFERENTIAL STRICT was asked for and no delta is possible.
+        MillstreamError: FULL_REQUIRED if the mode is DIFFERENTIAL STRICT and no delta is possible.
     """
     if not facts.is_populated:
         return Choice(Action.FULL, f"{Reason.INITIAL}: the first load")
@@ -116,7 +116,7 @@ def choose(facts: Facts) -> Choice:
 
 
 def full_required(name: str, reason: str) -> MillstreamError:
-    """The error of a DIFFERENTIAL STRICT table that would have to be recomputed; the hint says how to ask for that."""
+    """The error for a DIFFERENTIAL STRICT table that would have to be recomputed; the hint shows how to allow it."""
     return MillstreamError(
         Code.FULL_REQUIRED,
         f"no delta of {name} is possible: {reason}",
@@ -132,7 +132,7 @@ def _recomputed(facts: Facts, action: Action, reason: str) -> Choice:
 
 
 def _by_cost(facts: Facts, changed: Sequence[InputFacts]) -> Choice | None:
-    """FULL if that is cheaper by the table's own history, or else by the share of changed rows."""
+    """FULL if it is cheaper, judged by the table's own history, or without one by the share of changed rows."""
     limit = facts.max_change_ratio
     if limit == 0:
         return None

@@ -1,7 +1,7 @@
 """Predicts how long a refresh would take, from how long earlier ones took. Pure.
 
-A FULL refresh costs what is stored, a DIFFERENTIAL one a fixed amount plus what changed; both are learned from the
-table's own history, so that nothing has to be known about the query or the machine.
+The cost of a FULL refresh grows with the size of the sources, that of a DIFFERENTIAL one is a fixed amount plus a cost
+per changed row. Both are learned from the table's own history, so no knowledge of the query or the machine is needed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-# The part of a differential refresh that is assumed to be independent of the number of changes, while only one number
-# of changes has been measured.
+# The assumed fixed part of a differential refresh, while all measured refreshes had the same number of changes.
 _FIXED_SHARE_MS = 250.0
 _RECENT = 5
-# Up to this many rows, the cost of a row is lost in the noise of the fixed part. Beyond them a typical cost is assumed
+# Up to this many rows, the cost per row is lost in the noise of the fixed part. Beyond that, a typical cost is assumed
 # (docs/benchmarks: 2 to 12 microseconds on two cores).
 _MEASURABLE_ROWS = 10_000
 _MS_PER_ROW = 0.01
@@ -22,7 +21,7 @@ _MS_PER_ROW = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One completed refresh: rows changed since the one before, rows its sources had, and its duration."""
+    """One completed refresh: rows changed since the previous one, rows of its sources, and its duration."""
 
     is_full: bool
     changed_rows: int
@@ -31,7 +30,7 @@ class Measured:
 
 
 def predict_full_ms(history: Sequence[Measured], source_rows: int) -> float | None:
-    """The duration of recomputing now, scaled by the size of the sources."""
+    """The predicted duration of a recomputation now, scaled by the size of the sources."""
     fulls = [m for m in history if m.is_full][:_RECENT]
     if not fulls:
         return None
@@ -39,7 +38,7 @@ def predict_full_ms(history: Sequence[Measured], source_rows: int) -> float | No
 
 
 def predict_differential_ms(history: Sequence[Measured], changed_rows: int) -> float | None:
-    """The duration of a delta of so many rows: a line through the measurements, never falling with size."""
+    """The predicted duration of a delta of this many rows: a line through the measurements that never falls."""
     points = [(m.changed_rows, m.duration_ms) for m in history if not m.is_full][: 2 * _RECENT]
     if not points:
         return None

@@ -1,1 +1,1 @@
-"""What capture and serving need alike in a PostgreSQL database: names that stay, closed objects, and taking turns."""
+"""What capture and serving both need in a PostgreSQL database: stable names, closed objects, and DDL in turns."""

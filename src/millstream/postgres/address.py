@@ -14,7 +14,7 @@ _SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A reference to a database, as its user gave it: a url or `key=value` string without a password, or `env:NAME`."""
+    """A reference to a database, as the user gave it: a url or `key=value` string without a password, or `env:NAME`."""
 
     reference: str
 
@@ -73,7 +73,7 @@ class ResolvedAddress(Address):
     secret: str = field(repr=False)
 
     def conninfo(self) -> str:
-        """What libpq connects with."""
+        """The connection string for libpq."""
         return self.secret
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ def _parsed(text: str) -> dict[str, object]:
     try:
         return dict(conninfo.conninfo_to_dict(text))
     except psycopg.ProgrammingError:
-        # libpq's message would repeat parts of the text, perhaps of a password
+        # libpq's message would repeat parts of the text, which may contain a password
         raise _invalid("the address is neither a url nor a key=value string that libpq understands") from None
 
 

@@ -1,8 +1,8 @@
-"""Keeps everybody else away from the objects that millstream makes, despite the role's default privileges.
+"""Closes the objects that millstream creates to all other roles, despite the role's default privileges.
 
-ALTER DEFAULT PRIVILEGES grants rights on every object that a role makes from then on: another role could read captured
-rows, or put a trigger on the bookkeeping, which would run with our rights. So the transaction that makes an object
-revokes all rights on it that anybody but its owner has.
+ALTER DEFAULT PRIVILEGES grants rights on every object that a role creates from then on: another role could read
+captured rows, or put a trigger on the bookkeeping, which would run with our rights. So the transaction that creates an
+object revokes all rights on it that any role but its owner has.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from millstream.postgres.connection import Connection
 from millstream.postgres.ddl_turns import CollidedError
 from millstream.postgres.driver import errors, sql
 
-# pg_type holds no rights of a table's row type; millstream makes no other types, but they would be found.
+# pg_type holds no rights on a table's row type; millstream creates no other types, but they would be found.
 _GRANTED = """
 WITH home AS (SELECT oid, nspname, nspowner, nspacl FROM pg_namespace WHERE nspname = %(schema)s),
 objects (kind, name, owner, acl) AS (
@@ -44,8 +44,8 @@ class Grant:
 
     Args:
         kind: SCHEMA, TABLE (also a view), SEQUENCE, ROUTINE or TYPE.
-        name: in the schema; of a routine with its arguments' types, as it is written in a statement.
-        grantee: None is PUBLIC.
+        name: without the schema; for a routine with its argument types, as in a statement.
+        grantee: None for PUBLIC.
     """
 
     kind: str
@@ -55,12 +55,12 @@ class Grant:
 
 
 def grants(connection: Connection, schema: str) -> list[Grant]:
-    """What others may do with the objects of our own in a schema, and with the schema if it is ours."""
+    """The rights of others on our own objects in a schema, and on the schema if it is ours."""
     return [Grant(*row) for row in connection.execute(_GRANTED, {"schema": schema})]
 
 
 def close(connection: Connection, schema: str, is_meant: Callable[[Grant], bool] = lambda _: False) -> None:
-    """Revoke all rights of others in a schema, except those that are meant; in the transaction that makes an object.
+    """Revoke all rights of others in a schema, except the intended ones; in the transaction that creates an object.
 
     Raises:
         CollidedError: another session has just revoked the same right on an object that existed before.
@@ -80,7 +80,7 @@ def close(connection: Connection, schema: str, is_meant: Callable[[Grant], bool]
 
 
 def close_only(connection: Connection, schema: str, *names: str) -> None:
-    """Revoke all that others may do with some objects that were made by the same transaction."""
+    """Revoke all rights of others on some objects that the same transaction has created."""
     close(connection, schema, lambda grant: grant.name not in names)
 
 

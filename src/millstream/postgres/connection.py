@@ -1,4 +1,4 @@
-"""Opens connections to attached databases, with session settings under which a value has one text everywhere."""
+"""Opens connections to attached databases, with session settings under which a value always has the same text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.postgres.driver import conninfo, psycopg
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 # COPY, queries and a walsender write values in the same way; a SELECT that row security would filter fails instead of
-# giving fewer rows; and planning a query runs no CHECK constraint of a table's owner.
+# returning fewer rows; and planning a query runs no CHECK constraint of a table's owner.
 _SESSION = {
     "datestyle": "ISO",
     "intervalstyle": "iso_8601",
@@ -29,7 +29,7 @@ def connect(address: Address, *, replication: bool = False, for_users: bool = Fa
     """A new connection in autocommit mode.
 
     Args:
-        for_users: with the role's own settings, as triggers of users expect them.
+        for_users: use the role's own settings, which users' triggers expect.
 
     Raises:
         MillstreamError: DATABASE_UNREACHABLE, ADDRESS_INVALID.
@@ -50,7 +50,7 @@ def connect(address: Address, *, replication: bool = False, for_users: bool = Fa
 
 
 def resolved(address: Address, connection: Connection, application_name: str = "millstream") -> ResolvedAddress:
-    """The address as an open connection found it: what came from variables, passfiles and service files is in it."""
+    """The address that an open connection used, with what came from variables, passfiles and service files."""
     found: dict[str, Any] = dict(connection.info.get_parameters())
     for key in ("service", "servicefile", "passfile", "options", "client_encoding"):
         found.pop(key, None)
@@ -63,10 +63,10 @@ def resolved(address: Address, connection: Connection, application_name: str = "
 
 
 def unreachable(address: Address, error: psycopg.Error) -> MillstreamError:
-    """A coded error for a connection that could not be made, or was lost."""
+    """A coded error for a connection that could not be opened, or was lost."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return MillstreamError(
         Code.DATABASE_UNREACHABLE,
         f"the database {address} cannot be reached: {lines[-1] if lines else type(error).__name__}",
-        hint="check that the server runs and that the address, the password and pg_hba.conf let you in",
+        hint="check that the server is running, the address and password are right, and pg_hba.conf admits the role",
     )

@@ -1,8 +1,8 @@
-"""Sessions change shared objects one at a time, by a lock on a table of our own.
+"""Makes sessions change shared objects one at a time, by a lock on a table of our own.
 
-Anybody who may connect can hold an advisory lock for ever. A table of ours can be locked in the mode used here only by
-its owner. A statement that is merely parsed locks the tables it names without any right on them, but only as writers
-do, and this mode does not conflict with that (SHARE ROW EXCLUSIVE would). The lock takes no transaction id, so that a
+Any role that may connect can hold an advisory lock forever. Only its owner can lock our table in the mode used here. A
+statement that is only parsed locks the tables it names without any right on them, but only in the mode that writers
+use, and our mode does not conflict with that (SHARE ROW EXCLUSIVE would). The lock takes no transaction id, so a
 session that creates a replication slot does not wait for its holder.
 """
 
@@ -19,15 +19,15 @@ TURNS = "ddl_lock"
 
 
 class CollidedError(Exception):
-    """Another session has just made or dropped the same object: try again in another transaction."""
+    """Another session has just created or dropped the same object: try again in another transaction."""
 
 
 @contextmanager
 def colliding() -> Iterator[None]:
-    """Around statements that make what another session may be making at the same time.
+    """Wrap statements that create what another session may be creating at the same time.
 
     Raises:
-        CollidedError: it has.
+        CollidedError: the other session was first.
     """
     try:
         yield
@@ -40,17 +40,17 @@ def colliding() -> Iterator[None]:
 
 
 def prepare_turns(connection: Connection, schema: str) -> None:
-    """Make the table, if it does not exist.
+    """Create the table, if it does not exist.
 
     Raises:
-        CollidedError: another session has just made it.
+        CollidedError: another session has just created it.
     """
     with colliding():
         connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ()").format(_table(schema)))
 
 
 def take_turn(connection: Connection, schema: str) -> None:
-    """Until the end of the transaction, be the only session that makes or drops shared objects.
+    """Be the only session that creates or drops shared objects, until the end of the transaction.
 
     Raises:
         CollidedError: the table was dropped while this session waited for it.
@@ -62,7 +62,7 @@ def take_turn(connection: Connection, schema: str) -> None:
 
 
 def drop_turns(connection: Connection, schema: str) -> None:
-    """Drop the table; a session that waits for it makes it again."""
+    """Drop the table; a session that waits for it creates it again."""
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(_table(schema)))
 
 

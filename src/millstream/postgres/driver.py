@@ -1,6 +1,6 @@
-"""The one place that loads psycopg, the optional driver of PostgreSQL.
+"""The only module that loads psycopg, the optional PostgreSQL driver.
 
-Import the driver's modules from here. Each is loaded when an attribute of it is first used, so that every module of
+Import the driver's modules from here. Each is loaded when one of its attributes is first used, so that every module of
 ours can be imported without psycopg; only a call that reaches a database fails, with the command that installs it.
 Code that runs at import must not use the attributes.
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 else:
 
     class _DriverModule:
-        """A module of the driver, which is loaded when one of its attributes is asked for."""
+        """A module of the driver, loaded when one of its attributes is first used."""
 
         def __init__(self, name: str) -> None:
             self._name = name
 
         def __getattr__(self, attribute: str) -> object:
-            if attribute.startswith("__"):  # pickle, inspect and the like ask for such; they need no driver
+            if attribute.startswith("__"):  # looked up by pickle, inspect and the like, which need no driver
                 raise AttributeError(f"the driver's module {self._name} is not loaded for {attribute}")
             try:
                 module = import_module(self._name)

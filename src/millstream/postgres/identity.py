@@ -9,11 +9,11 @@ from millstream.errors import Code, MillstreamError
 from millstream.postgres.connection import Connection
 
 MIN_SERVER_VERSION = 140_000
-"""PostgreSQL 14: ranges of ctid are scanned as such, and logical messages can be decoded."""
+"""PostgreSQL 14: it scans a range of ctids without reading the whole table, and decodes logical messages."""
 
 
 class AttachedRecord(Protocol):
-    """What the catalog records of an attached database, as far as connections need it."""
+    """What connections need of the catalog's record of an attached database."""
 
     @property
     def name(self) -> str: ...
@@ -33,8 +33,8 @@ class AttachedRecord(Protocol):
 class Identity:
     """Which database this is: another one under the same address has none of the changes that were captured.
 
-    Identities are equal only if nothing was restored in between: after a failover the timeline is another one, and
-    transaction ids may have been used twice; a database that was made from a copy and then renamed has another oid.
+    Identities are equal only if nothing was restored in between: a failover changes the timeline, and transaction ids
+    may have been used twice; a database that was created from a copy and then renamed has a different oid.
     """
 
     system: int
@@ -101,6 +101,6 @@ def require_same_place(connection: Connection, attached: AttachedRecord) -> None
     if not identify(connection).has_place_of(Identity.recorded(attached)):
         raise MillstreamError(
             Code.DATABASE_REPLACED,
-            f"another database answers under the address of {attached.name}",
+            f"the address of {attached.name} now leads to another database",
             hint=f"DETACH {attached.name} and attach it again",
         )

@@ -1,12 +1,12 @@
 """Locks a relation under its name, and checks under the lock that the name still means the same relation.
 
-Statements name relations. Between looking one up and naming it, its owner can put another in its place: a view, say,
-whose functions run with the rights of the role that reads it. So a relation is locked under its name first, and only
-then is the name looked up again: while the lock is held, nobody can rename or drop it, or move it to another schema.
+Statements name relations. Between looking one up and naming it, its owner can put another in its place: for example a
+view, whose functions run with the rights of the role that reads it. So a relation is first locked under its name, and
+then the name is looked up again: while the lock is held, nobody can rename or drop it, or move it to another schema.
 
-A lock on a table does not hold its *schema*, whose owner may rename it at any time, and put another one in its place.
-`restrict` guards against that, where the server has the setting (14.13, 15.8, 16.4, 17 and later): it then expands no
-view of a user, even if a name has come to mean one; and a reader looks the name up once more when it is done.
+A lock on a table does not lock its *schema*, whose owner may rename it at any time, and put another one in its place.
+`restrict` guards against that, where the server has the setting (14.13, 15.8, 16.4, 17 and later): the server then
+expands no view of a user, even if a name has come to mean one; and a reader looks the name up once more at the end.
 docs/adr/0017-locked-before-read.md lists which statements name what, and what keeps each name from changing.
 """
 
@@ -28,12 +28,12 @@ _STORED = frozenset("rm")
 
 
 class MovedError(Exception):
-    """A name no longer means the relation that was looked at."""
+    """A name no longer means the relation that was looked up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A relation as it was looked at; `kind` as in pg_class."""
+    """A relation as it was looked up; `kind` as in pg_class."""
 
     oid: int
     kind: str
@@ -51,10 +51,10 @@ class Named:
         return f"{self.schema}.{self.name}"
 
     def forbidden(self, *, only: bool = False) -> tuple[str, ...]:
-        """What reading it must not come to; a view is read where one was looked at, on purpose.
+        """The kinds of relations that must not be read in its place; none if it is itself a view, read on purpose.
 
         Args:
-            only: without what inherits from it, which may be foreign tables.
+            only: leave out what inherits from it, which may be foreign tables.
         """
         if self.kind == "v":
             return ()
@@ -62,14 +62,14 @@ class Named:
 
 
 def hold(connection: Connection, named: Named, *, forbidden: Iterable[str] | None = None) -> None:
-    """Lock a relation of any kind until the end of the transaction, so that its name stays; without running anything.
+    """Lock a relation of any kind until the end of the transaction, so that its name stays; without running any code.
 
-    A statement that is parsed has locked what it names as a reader does. It is never planned, so nobody's code runs;
-    and unlike LOCK TABLE it needs no right on the table, whose columns alone the role may be allowed to read, and takes
-    materialized views and foreign tables as well. It takes the transaction's snapshot.
+    Parsing a statement locks what it names, as a reader does. The statement is never planned, so nobody's code runs;
+    unlike LOCK TABLE it needs no right on the table itself, since the role may have rights on columns only, and it
+    locks materialized views and foreign tables as well. It takes the transaction's snapshot.
 
     Args:
-        forbidden: also `restrict` the transaction to what else it may read.
+        forbidden: kinds of relations that the transaction must not read: see `restrict`.
 
     Raises:
         MovedError: the name means another relation now, or none.
@@ -92,7 +92,7 @@ def hold(connection: Connection, named: Named, *, forbidden: Iterable[str] | Non
 
 
 def lock(connection: Connection, named: Named, mode: str, *, only: bool = True) -> None:
-    """Lock a table by LOCK TABLE, and check that it is the same; in a transaction whose snapshot is not fixed.
+    """Lock a table by LOCK TABLE, and check that it is still the same; in a transaction without a fixed snapshot.
 
     Raises:
         MovedError: as `hold`.
@@ -102,7 +102,7 @@ def lock(connection: Connection, named: Named, mode: str, *, only: bool = True) 
 
 
 def lock_only(connection: Connection, named: Named, mode: str, *, only: bool = True) -> None:
-    """As `lock`, without taking a snapshot: `require` is to follow.
+    """As `lock`, without taking a snapshot: `require` has to follow.
 
     Raises:
         MovedError: there is no table of that name any more.
@@ -115,7 +115,7 @@ def lock_only(connection: Connection, named: Named, mode: str, *, only: bool = T
 
 
 def require(connection: Connection, named: Iterable[Named]) -> None:
-    """Check that names mean what they meant, by the catalog as it is now and not by the transaction's snapshot.
+    """Check that names mean what they meant, in the catalog as it is now and not in the transaction's snapshot.
 
     Raises:
         MovedError: one of them means another relation now, or none.
@@ -126,9 +126,9 @@ def require(connection: Connection, named: Iterable[Named]) -> None:
 
 
 def restrict(connection: Connection, forbidden: Iterable[str]) -> None:
-    """Keep the session from reading views or foreign tables of users: the server raises an error before it runs them.
+    """Keep the session from reading users' views or foreign tables: the server raises an error before it runs them.
 
-    A server without the setting is not changed.
+    On a server without the setting this does nothing.
     """
     connection.execute(_restricting(forbidden, is_local=False))
 
@@ -140,7 +140,7 @@ def _restricting(forbidden: Iterable[str], *, is_local: bool) -> sql.Composed:
 
 
 def _meaning(wanted: Iterable[Named]) -> sql.Composed:
-    """Both functions look into the catalog as it is now, not as the transaction's snapshot has it."""
+    """Both functions read the catalog as it is now, not as the transaction's snapshot sees it."""
     one = sql.SQL(
         "SELECT {0}::pg_catalog.int8 AS oid, pg_catalog.to_regclass({1})::pg_catalog.oid::pg_catalog.int8, "
         "pg_catalog.pg_relation_filenode(pg_catalog.to_regclass({1})) IS NOT NULL"
@@ -158,4 +158,4 @@ def _require(wanted: Iterable[Named], rows: list[tuple[Any, ...]]) -> None:
 
 
 def _moved(named: Named) -> MovedError:
-    return MovedError(f"{named.qualified} is another relation than it was, or gone")
+    return MovedError(f"{named.qualified} was dropped, or the name now means another relation")

@@ -1,4 +1,4 @@
-"""The open connections to attached databases, kept between uses for capture, serving and monitoring alike."""
+"""The open connections to attached databases, kept between uses by capture, serving and monitoring."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from millstream.postgres.identity import AttachedRecord, require_same_place
 _TRIES = 4
 _FIRST_PAUSE_SECONDS = 0.1
 _LOCK_TIMEOUT = "10s"
-"""Some of the server's own functions lock the tables they describe, e.g. those that list what is published."""
+"""Some of the server's own functions lock the tables they describe, e.g. those that list published tables."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class SessionKind:
-    """How the sessions of one use are set up; a connection is used again only for the same kind.
+    """How sessions for one purpose are set up; a connection is reused only for the same kind.
 
     Args:
         prepare: called once with each new connection.
-        for_users: with the role's own settings, as users' triggers expect them.
-        checks_identity: refuse another database under the address. Capture looks at the identity in each tick itself.
+        for_users: use the role's own settings, which users' triggers expect.
+        checks_identity: refuse another database under the address. Capture itself checks the identity in each tick.
     """
 
     prepare: Callable[[Connection], None]
@@ -43,12 +43,12 @@ def _limit_lock_waits(connection: Connection) -> None:
 
 
 READING = SessionKind(_limit_lock_waits)
-"""Sessions in which a value has one text: for capture, and for questions about a database."""
+"""Sessions in which a value always has the same text: for capture, and for queries about a database."""
 
 
 @dataclass(frozen=True)
 class _Destination:
-    """What an idle connection leads to; another database may be attached under the same name later."""
+    """Where an idle connection leads; another database may be attached under the same name later."""
 
     kind: SessionKind
     address: str
@@ -61,7 +61,7 @@ class _Destination:
 
 
 class ConnectionPool:
-    """Connections by the names of attached databases. Each is used by one caller at a time."""
+    """Connections by the names of attached databases; one caller at a time uses each."""
 
     def __init__(self) -> None:
         self._idle: dict[str, list[tuple[_Destination, Connection]]] = {}
@@ -69,9 +69,9 @@ class ConnectionPool:
         self._guard = threading.Lock()
 
     def run(self, database: AttachedRecord, action: Callable[[Connection], Result]) -> Result:
-        """Do something with a connection, again from the start if the connection is lost meanwhile.
+        """Run an action with a connection, again from the start if the connection is lost meanwhile.
 
-        The caller holds the database's lock: one action runs per database, which may ask for a `second` connection.
+        The caller holds the database's lock: one action runs per database, and it may use a `second` connection.
 
         Raises:
             MillstreamError: DATABASE_UNREACHABLE, PRIVILEGE_MISSING, or what `action` raises.
@@ -94,7 +94,7 @@ class ConnectionPool:
         raise AssertionError("the last try returns or raises")
 
     def second(self, database: AttachedRecord) -> Connection:
-        """Another connection for the action that runs, the same one until it ends.
+        """A second connection for the running action, the same one until it ends.
 
         Raises:
             MillstreamError: DATABASE_UNREACHABLE.
@@ -133,7 +133,7 @@ class ConnectionPool:
 
     @contextmanager
     def visiting(self, database: AttachedRecord) -> Iterator[Connection]:
-        """A connection for a few questions: an idle one, or a new one that is closed afterwards.
+        """A connection for a few queries: an idle one, or a new one that is closed afterwards.
 
         Raises:
             MillstreamError: DATABASE_UNREACHABLE.
@@ -184,7 +184,7 @@ class ConnectionPool:
         return None
 
     def _give_back(self, database: AttachedRecord, kind: SessionKind, connection: Connection) -> None:
-        if connection.info.transaction_status is not pq.TransactionStatus.IDLE:  # lost, or left amid something
+        if connection.info.transaction_status is not pq.TransactionStatus.IDLE:  # lost, or a transaction is open
             connection.close()
             return
         with self._guard:
@@ -225,19 +225,19 @@ def _answers(connection: Connection) -> bool:
 
 
 def coded(error: psycopg.Error, database: str) -> MillstreamError:
-    """What a server's refusal means."""
+    """The coded error for an error of the server."""
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return MillstreamError(
             Code.PRIVILEGE_MISSING,
-            f"{database} refuses: {said}",
-            hint="the role needs USAGE on the schema, SELECT and TRIGGER on the table, and no row policy in its way",
+            f"{database} denied access: {said}",
+            hint="the role needs USAGE on the schema, SELECT and TRIGGER on the table, and must bypass row security",
         )
     if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
         return MillstreamError(
             Code.LOCK_TIMEOUT, f"{database} is busy: {said}", hint="try again when long transactions have ended"
         )
-    return MillstreamError(Code.DATABASE_UNFIT, f"{database} refuses: {said}", hint="look into the server's log")
+    return MillstreamError(Code.DATABASE_UNFIT, f"{database} reported an error: {said}", hint="see the server's log")
 
 
 def _is_about_connection(error: psycopg.Error) -> bool:

@@ -1,6 +1,6 @@
-"""Computes the stages of a stream table, and commits each under the refresh's number.
+"""Computes the stages of a stream table, and commits each with the refresh id.
 
-A stage whose commit is there already, from an attempt that was cut short, is not computed again.
+A stage that an interrupted attempt has already committed is not computed again.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from millstream.settings import Settings
 from millstream.sinks.delta import Counts
 from millstream.sources.delta import DeltaInput
 
-# a change feed of more rows is computed and merged inside Spark
+# changes of more rows are computed and merged inside Spark
 MAX_DRIVER_ROWS = 2_000_000
 BY_TEXT = "by_text"
-"""In the metadata of a commit: why it holds the query's result only."""
+"""The key in a commit's metadata that says why it holds only the query's result."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a refresh has committed, what it did for that, and why the next one has to start over, if so."""
+    """What a refresh has committed, the action it took, and why the next refresh must reinitialise, or None."""
 
     versions: Mapping[str, int]
     counts: Counts
@@ -43,7 +43,7 @@ class Done:
 
 
 class Computation:
-    """Does what was chosen, on one worker."""
+    """Carries out the chosen action on one worker."""
 
     def __init__(self, worker: Worker, settings: Settings, progress: Progress) -> None:
         self._worker = worker
@@ -51,10 +51,10 @@ class Computation:
         self._progress = progress
 
     def compute(self, plan: Plan, intent: Intent, cost: Cost) -> Done:
-        """Do what was chosen, or what can be done instead where that fails on the data.
+        """Carry out the chosen action, or fall back to another if it fails on the data.
 
-        Spark promises no order of evaluation: a delta, or our plan of the whole query, may divide by zero on a row that
-        the query as the user wrote it filters out first. That query has the last word on whether the data is at fault.
+        Spark guarantees no order of evaluation: a delta, or our plan of the whole query, may divide by zero on a row
+        that the query as written filters out first. So the query as written decides whether the data is at fault.
         """
         table, choice = plan.request.table, plan.choice
         is_strict = (plan.request.mode or table.refresh_mode) is RefreshMode.DIFFERENTIAL_STRICT
@@ -96,7 +96,7 @@ class Computation:
             before = stored_version(stage)
             counts = Counts()
             after = self.committed_version(stage, intent)
-            is_seen = after is not None  # of a commit from before a crash the counts are not known
+            is_seen = after is not None  # the row counts of a commit from before a crash are unknown
             moved = frozenset(changed) & frozenset(named.inputs)
             if after is None and moved:
                 run = StageRun(
@@ -169,7 +169,7 @@ class Computation:
     def _recompute_as_written(
         self, plan: Plan, intent: Intent, cost: Cost, reason: str
     ) -> tuple[dict[str, int], Counts]:
-        """Load what the user sees by the query's own text; the stages cannot be maintained from there."""
+        """Load the public stage from the query's own text; the next refresh has to reinitialise the stages."""
         table, compiled = plan.request.table, plan.request.compiled
         before, stage = self._rows(table), table.public_stage
         with cost.timing("compute"):
@@ -181,7 +181,7 @@ class Computation:
         return {**hidden, stage.id: made.version}, Counts(inserted=self._rows(table), deleted=before)
 
     def _rows(self, table: StreamTable) -> int:
-        """How many rows the user sees now."""
+        """The current number of visible rows."""
         stage = table.public_stage
         store = self._worker.store
         version = store.version(stage.path)
@@ -191,13 +191,13 @@ class Computation:
         return known if known is not None else store.read(stage.path, version).count()
 
     def committed_version(self, stage: Stage, intent: Intent) -> int | None:
-        """The version of the stage's commit in this refresh, if it was made."""
+        """The version of the stage's commit in this refresh, if it was committed."""
         made = self._worker.store.committed(stage.path, txn_of(stage, intent))
         return made[0] if made is not None else None
 
 
 def txn_of(stage: Stage, intent: Intent) -> Txn:
-    """What a stage's commit in a refresh carries, so that it is made once."""
+    """The transaction id of a stage's commit in a refresh, so that it is committed only once."""
     return Txn(stage.id, intent.refresh_id)
 
 

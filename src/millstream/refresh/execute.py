@@ -1,7 +1,7 @@
-"""Runs a stage on Spark: binds what its steps read, runs them in order, and hands the result to the sink.
+"""Runs a stage on Spark: binds the inputs of its steps, runs them in order, and passes the result to the sink.
 
-Small results come to the driver as Arrow and are committed directly. Large ones stay in Spark, kept in memory or on
-disk between steps, and are merged there.
+Small results are collected on the driver as Arrow and committed directly. Large ones stay in Spark, which keeps them in
+memory or on disk between steps and merges them.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from millstream.sql.text.table_exchange import moment_literal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# up to so many rows in all, one task beats several
+# up to this many rows in total, one task is faster than several
 MAX_TINY_ROWS = 200_000
-# a table of so few rows is sent to the tasks sooner than a delta is sent to it
+# a table of at most this many rows is broadcast in preference to a delta
 MAX_SENT_ROWS = 20_000
 _RESULTS = {CHANGES, RECOMPUTED, NET, REMOVED}
 
@@ -65,13 +65,13 @@ class Cost:
     rows_read: int = 0
     milliseconds: dict[str, float] = field(default_factory=dict)
     strategies: list[str] = field(default_factory=list)
-    """How the changes of recursions were computed."""
+    """The strategies by which changes of recursions were computed."""
     _inside: float = 0.0
-    """What the phases inside the current one have taken."""
+    """The time that nested phases of the current one have taken."""
 
     @contextmanager
     def timing(self, phase: str) -> Iterator[None]:
-        """Add the time of a block to a phase, without that of the phases inside it."""
+        """Add the time of a block to a phase, without the time of phases nested in it."""
         start, outside, self._inside = time.perf_counter(), self._inside, 0.0
         try:
             yield
@@ -83,7 +83,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Times:
-    """The time of a refresh's data, and that of the contents it starts from; the same where there are none."""
+    """The data timestamp of a refresh, and that of the contents it starts from; the same if there are none."""
 
     now: datetime
     before: datetime
@@ -94,10 +94,10 @@ class StageRun:
     """One stage in one refresh.
 
     Args:
-        path: where its stored table lies; `version` is what it had when the refresh began.
-        inputs: what it reads, by name; those in `changed` have changes.
-        times: what time it is, and what time it was for the contents so far.
-        feed_rows: how many rows the change feeds hold, about.
+        path: the path of its stored table; `version` is the table's version when the refresh began.
+        inputs: its inputs, by name; those in `changed` have changes.
+        times: the current time for the new contents and for the old ones.
+        feed_rows: the approximate number of rows in the change feeds.
         is_large: whether the change is too large for the driver.
     """
 
@@ -115,13 +115,13 @@ class StageRun:
     settings: Settings = field(default_factory=Settings)
     times: Times | None = None
     sizes: dict[str, int] = field(default_factory=dict, init=False)
-    """The number of rows of what the steps can read, about."""
+    """The approximate number of rows of each frame."""
     frames: dict[str, DataFrame] = field(default_factory=dict, init=False)
-    """What the steps can read ..."""
+    """The frames that steps can read, by name."""
     in_one_task: dict[str, bool] = field(default_factory=dict, init=False)
-    """... and whether it was made readable in a single task."""
+    """Whether each frame was bound as a single partition."""
     kept: list[DataFrame] = field(default_factory=list, init=False)
-    """Large results, which Spark keeps for the steps after them."""
+    """Large results that Spark keeps for later steps."""
 
     @property
     def layout(self) -> Layout:
@@ -182,7 +182,7 @@ class StageRun:
             return self.worker.store.replace(self.path, frame, self.txn, self.metadata)
 
     def _load_recursion(self, load: Fixpoint) -> Commit:
-        """Run the loop from the whole base."""
+        """Load a recursion: run its loop from the whole base."""
         with self.cost.timing("read"):
             self._bind_inputs(load.tables)
         if not self.is_large and sum(self.sizes.values()) > MAX_TINY_ROWS:
@@ -207,7 +207,7 @@ class StageRun:
     # Reading
 
     def _bind_inputs(self, wanted: frozenset[str]) -> None:
-        """Make inputs readable that are not readable yet."""
+        """Bind the wanted inputs that are not bound yet."""
         store, wanted = self.worker.store, wanted - self.sizes.keys()
         if STORED in wanted:
             names = [c.name for c in self.layout.columns]
@@ -224,14 +224,14 @@ class StageRun:
                 self._bind(delta_name(name), source.changes(store), self.feed_rows)
 
     def _bind(self, name: str, frame: DataFrame, rows: int) -> None:
-        """Have a frame ready for the steps to read."""
+        """Keep a frame that steps can read."""
         self.sizes[name], self.frames[name] = rows, frame
         self.in_one_task.pop(name, None)
 
     def _show(self, step: Step, scale: Scale) -> None:
-        """Make readable what a step reads: for a tiny one in a single task, so that nothing needs an exchange.
+        """Bind the frames that a step reads; for a tiny step as single partitions, so that no exchange is needed.
 
-        For others as it is: rows that are on the driver are sent from there, without a job.
+        For other steps frames are bound unchanged: rows on the driver are then sent from there without a job.
         """
         is_tiny = scale is Scale.TINY
         for name in step.tables:
@@ -240,7 +240,7 @@ class StageRun:
                 self.in_one_task[name] = is_tiny
 
     def _counted(self, rows: int | None) -> int:
-        """Add the rows of what is read to the cost, and return their number; an unknown number counts as large."""
+        """Add the rows of an input to the cost, and return their number; an unknown number counts as large."""
         self.cost.rows_read += rows or 0
         return rows if rows is not None else MAX_TINY_ROWS + 1
 
@@ -275,7 +275,7 @@ class StageRun:
         return frame
 
     def _repeat(self, step: Fixpoint, results: Mapping[str, Rows]) -> Rows:
-        """A step repeated over its own result; rows that an earlier step gave need no query to be the first."""
+        """Repeat a step over its own result; a seed that an earlier step has computed needs no query."""
         self.cost.strategies += [step.strategy] if step.strategy else []
         seed = step.seed.relation
         if isinstance(seed, Table) and seed.name in results:
@@ -287,7 +287,7 @@ class StageRun:
         return Loop(step, self._settled, self._bind_rows, self.settings).from_(first)
 
     def _settled(self, step: Step) -> Rows:
-        """A result that is computed once, however often it is read."""
+        """The result of a step, computed only once even if it is read several times."""
         frame = self._query(step)
         return frame.localCheckpoint() if self.is_large else _collect(frame)
 
@@ -296,7 +296,7 @@ class StageRun:
         self._bind(name, frame, rows.num_rows if isinstance(rows, pa.Table) else 0)
 
     def _look_up(self, wanted: Rows) -> pa.Table | None:
-        """Make the wanted stored rows readable; for a bag, their places may be all there is to know."""
+        """Bind the wanted stored rows; for a bag, returns the rows to remove if their places are enough."""
         rows = self._counted(self.stored.num_rows)
         found = self.stored.look_up(wanted) if isinstance(wanted, pa.Table) else None
         if found is None:
@@ -314,7 +314,7 @@ class StageRun:
         return None
 
     def _query(self, step: Step) -> DataFrame:
-        """The step as Spark plans it for the size of what it reads."""
+        """The query of a step, planned for the size of its inputs."""
         scale = Scale.LARGE
         if not self.is_large:
             rows = sum(self.sizes[name] for name in step.tables)
@@ -343,7 +343,7 @@ def _reads_all_state(step: AnyStep) -> bool:
 
 
 def _applies(step: AnyStep, results: Mapping[str, Rows]) -> bool:
-    """Whether the step that its condition names asks for it."""
+    """Whether the result of the step named in its condition requires this step."""
     if step.only_if is not None:
         return _has_more(results[step.only_if])
     return not (isinstance(step, Fixpoint) and step.unless is not None and _has_more(results[step.unless]))
@@ -360,7 +360,7 @@ def _has_more(rows: Rows) -> bool:
 
 
 def is_too_large(error: Exception) -> bool:
-    """Whether a result did not fit the driver, so that it must stay in Spark."""
+    """Whether a result was too large for the driver, so that it must stay in Spark."""
     return "maxResultSize" in str(error)
 
 

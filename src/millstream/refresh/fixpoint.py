@@ -1,7 +1,7 @@
-"""Repeats a step of a recursion over its own result, on Spark, until it finds nothing more.
+"""Repeats a step of a recursion over its own result, on Spark, until it finds no new rows.
 
-Small results come to the driver as Arrow and are bound again, so that each round is one short query. Large ones stay in
-Spark, cut off from the plan that made them: otherwise the plan would grow with each round.
+Small results are collected on the driver as Arrow and bound again, so that each round is one short query. Large ones
+stay in Spark, cut off from the plan that computed them: otherwise the plan would grow with each round.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from millstream.engine.storage import Rows
 from millstream.errors import Code, MillstreamError
 from millstream.settings import Settings
 
-# after so many rounds their results are combined into one, which the plan of the next round reads
+# after this many rounds their results are combined into one, which the next round reads
 _MAX_PARTS = 10
-# a row that is found more often than this in one round comes from a cycle in the data
+# a row with a larger weight in one round comes from a cycle in the data
 _MAX_WEIGHT = 2**40
 
 
@@ -30,7 +30,7 @@ class Loop:
     """One fixpoint in one refresh.
 
     Args:
-        run: runs a step and gives its result, on the driver or settled in Spark.
+        run: runs a step and returns its result, on the driver or checkpointed in Spark.
         bind: makes a result readable under a name.
     """
 
@@ -40,7 +40,7 @@ class Loop:
     settings: Settings
 
     def from_(self, seed: Rows) -> Rows:
-        """All rows that are found from the first ones on.
+        """All rows that are found, starting from the seed.
 
         Raises:
             MillstreamError: RECURSION_LIMIT.
@@ -63,13 +63,13 @@ class Loop:
 
 @dataclass
 class _Found:
-    """What has been found so far."""
+    """The rows found so far."""
 
     parts: list[Rows]
     count: int = 0
 
     def add(self, rows: Rows) -> int:
-        """How many rows came."""
+        """Add rows and return their number."""
         count = rows.num_rows if isinstance(rows, pa.Table) else rows.count()
         if count or not self.parts:
             self.parts.append(_nullable(rows) if isinstance(rows, pa.Table) else rows)
@@ -91,7 +91,7 @@ class _Found:
 
 
 def endless(rounds: int, rows: int) -> MillstreamError:
-    """A recursion that was stopped."""
+    """The error for a recursion that was stopped."""
     return MillstreamError(
         Code.RECURSION_LIMIT,
         f"the recursion did not end within {rounds} rounds and {rows} rows",

@@ -1,6 +1,6 @@
-"""The query's own text over its inputs at given versions: the oracle of `verify`, and FULL without a delta plan.
+"""Runs the query's own text over its inputs: the oracle of `verify`, and FULL for queries without a delta plan.
 
-Where SQL leaves the result of the text open, the oracle is the lowered query, which fixes it.
+If SQL leaves the result of the text open, the oracle is the lowered query, which fixes it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _repeated(worker: Worker, loop: TextLoop) -> DataFrame:
     """
     base = worker.spark.sql(loop.base)
     names = [name.lower() for name in base.columns]
-    if len(set(names)) < len(names):  # the text itself then gives them names
+    if len(set(names)) < len(names):  # the text itself then names them
         base = base.toDF(*(f"c{i}" for i in range(len(names))))
     types = [field.dataType for field in base.schema]
     found = frontier = base.distinct().localCheckpoint()
@@ -69,8 +69,10 @@ def _repeated(worker: Worker, loop: TextLoop) -> DataFrame:
 
 
 def as_stored(frame: DataFrame, layout: Layout) -> DataFrame:
-    """The query's result in the columns of a stored table. It serves readers only: what maintenance needs besides,
-    e.g. the counts and sums of a group, cannot be computed from the result and stays NULL.
+    """The query's result in the columns of a stored table.
+
+    It can be read but not maintained: columns that only maintenance needs, e.g. the counts and sums of a group, cannot
+    be computed from the result and are NULL.
     """
     named = frame.toDF(*(f"c{i}" for i in range(len(layout.outputs))))
     shown = {stored: f.col(f"c{i}") for i, stored in reversed(list(enumerate(layout.outputs)))}
@@ -80,7 +82,7 @@ def as_stored(frame: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _contents(worker: Worker, wanted: Source, source: BoundInput) -> DataFrame:
-    """An input's rows with the columns it had when the query was compiled: one it has lost since was not in use."""
+    """An input's rows with the columns it had at compilation; columns dropped since were not used, and are NULL."""
     there = source.delta.columns(worker.store, source.new)
     kept = [c.name for c in wanted.columns if c.name.lower() in there]
     frame = source.delta.contents(worker.store, source.new, kept)

@@ -1,4 +1,4 @@
-"""What one refresh reads: each input with the version it was last read at and the version to read now."""
+"""The inputs of a refresh: each with the version it was last read at and the version to read now."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _CHANGES = {
 
 @dataclass(frozen=True)
 class BoundInput:
-    """An input, its columns in use, and the range of versions this refresh covers; `old` is None before the first.
+    """An input, the columns used, and the range of versions this refresh covers; `old` is None at the first refresh.
 
-    `summary` is what happened in the range, where it is not empty and `classified` has looked.
+    `summary` describes the changes in the range; it is None for an empty range and before `classified`.
     """
 
     delta: DeltaInput
@@ -41,13 +41,13 @@ class BoundInput:
     summary: RangeSummary | None = None
 
     def classified(self, store: DeltaStore) -> BoundInput:
-        """The input with its summary, from the log alone: all that ask during the refresh share it."""
+        """The input with its summary, which is read from the log once for the whole refresh."""
         if self.old is None or self.old == self.new:
             return self
         return replace(self, summary=self.delta.classify(store, self.old, self.new, self.columns))
 
     def facts(self, store: DeltaStore) -> InputFacts:
-        """What the planner needs to know of a classified input."""
+        """What the planner needs to know about a classified input."""
         if self.old is None:
             return InputFacts(self.delta.id, Change.MUTATED, 0, None)
         if self.old == self.new:
@@ -81,7 +81,7 @@ def base_tables(catalog: Catalog, tables: tuple[StreamTable, ...]) -> dict[str, 
 
 
 def paths_of(tables: Mapping[str, LakeObject]) -> dict[str, str]:
-    """Where refreshes read tables: where they lie, or where they are landed."""
+    """The paths at which refreshes read tables: their locations, or those of their copies in the lake."""
     return {name: place(t) for name, t in tables.items()}
 
 
@@ -105,7 +105,7 @@ def bind_inputs(
     *,
     at_frontier: bool = False,
 ) -> dict[str, BoundInput]:
-    """The inputs of a table at the given versions; stream tables at their newest unless `at_frontier`."""
+    """The inputs of a table at the given versions; stream tables at their latest version unless `at_frontier`."""
     bound: dict[str, BoundInput] = {}
     for name in compiled.sources:
         columns = compiled.used_columns[name]

@@ -1,4 +1,4 @@
-"""What a refresh is to do: what was asked for, what its inputs have become, and what was chosen."""
+"""The plan of a refresh: the request, the state of its inputs, and the chosen action."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INCREMENTAL = {Action.DIFFERENTIAL, Action.APPEND_ONLY}
 
 @dataclass(frozen=True)
 class Request:
-    """What to refresh a table to, and on whose behalf."""
+    """The table to refresh, the versions to refresh it to, and who initiated it."""
 
     table: StreamTable
     compiled: Compiled
@@ -40,7 +40,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
-    """A request, what was found out about its inputs, and what to do."""
+    """A request, the facts about its inputs, and the choice."""
 
     request: Request
     inputs: Mapping[str, BoundInput]
@@ -49,32 +49,32 @@ class Plan:
 
     @property
     def frontier(self) -> dict[str, int]:
-        """The version of each input the contents will reflect."""
+        """The version of each input that the contents will reflect."""
         return {name: bound.new for name, bound in self.inputs.items()}
 
     @property
     def changed_rows(self) -> int:
-        """How many rows of all inputs have changed, as far as the planner knew."""
+        """The number of changed rows of all inputs, as the planner saw it."""
         return sum(f.changed_rows for f in self.facts)
 
     def source_rows(self, worker: Worker) -> int:
-        """How many rows all inputs have."""
+        """The number of rows of all inputs."""
         return sum(worker.store.snapshot(b.delta.path, b.new).num_rows or 0 for b in self.inputs.values())
 
     @property
     def metadata(self) -> dict[str, object]:
-        """What the commits of the refresh say."""
+        """The metadata of the refresh's commits."""
         return {"frontier": self.frontier, "action": str(self.choice.action)}
 
     @property
     def times(self) -> Times:
-        """What the current time is for the contents before and after."""
+        """The current time for the contents before and after the refresh."""
         now, before = self.request.data_timestamp, self.request.table.data_timestamp
         return Times(now, before if before is not None else now)
 
 
 def planned(request: Request, catalog: Catalog, worker: Worker, settings: Settings) -> Plan:
-    """Look at the inputs, and choose."""
+    """Classify the inputs and choose an action."""
     table, compiled = request.table, request.compiled
     bound = bind_inputs(catalog, table, compiled, request.base_versions, request.paths)
     inputs = {name: b.classified(worker.store) for name, b in bound.items()}
@@ -100,14 +100,14 @@ def planned(request: Request, catalog: Catalog, worker: Worker, settings: Settin
 
 
 def first(request: Request, choice: Choice, catalog: Catalog, worker: Worker) -> Plan:
-    """The load of stages that are empty."""
+    """The plan for the first load of empty stages."""
     bound = bind_inputs(catalog, request.table, request.compiled, request.base_versions, request.paths)
     inputs = {name: b.classified(worker.store) for name, b in bound.items()}
     return Plan(request, inputs, [b.facts(worker.store) for b in inputs.values()], choice)
 
 
 def _moved_on(table: StreamTable, worker: Worker) -> str | None:
-    """Why a delta cannot be applied: a stored table is not what the catalog says, e.g. since that was restored."""
+    """Why no delta can be applied: a stage is not at its recorded version, e.g. because the catalog was restored."""
     for stage in table.stages:
         known, now = stored_version(stage), worker.store.version(stage.path)
         if known != now and worker.store.classify(stage.path, known, now).kind is not RangeKind.NOTHING:
@@ -126,7 +126,7 @@ def _measured(table: StreamTable, catalog: Catalog) -> list[Measured]:
 
 
 def resumed(request: Request, intent: Intent, catalog: Catalog, worker: Worker) -> Plan:
-    """What a refresh that was cut short was about to do."""
+    """The plan of an interrupted refresh."""
     table = request.table
     versions = {n: v for n, v in intent.new_frontier.items() if n in request.paths}
     bound = bind_inputs(catalog, table, request.compiled, {**request.base_versions, **versions}, request.paths)
@@ -140,7 +140,7 @@ def resumed(request: Request, intent: Intent, catalog: Catalog, worker: Worker) 
 
 
 def stored_version(stage: Stage) -> int:
-    """The version of a stage that the catalog knows.
+    """The recorded version of a stage.
 
     Raises:
         MillstreamError: NOT_POPULATED.

@@ -1,9 +1,9 @@
-"""Refreshes one stream table: recover, look at the inputs, choose, compute, commit, record.
+"""Refreshes one stream table: recover, classify the inputs, choose, compute, commit, record.
 
-The order of events is what makes a refresh happen exactly once: the intent (refresh id, old and new frontier) is
-recorded first; each stage's commit carries the refresh id; the catalog moves last, in one transaction. A process that
-dies in between leaves an intent, and the next refresh looks at the stages' commits: if the last one is there it adopts
-them, if only some are it computes the rest from the same frontiers, if none is it starts over.
+The order of these steps ensures that a refresh happens exactly once: the intent (refresh id, old and new frontier) is
+recorded first; each stage's commit carries the refresh id; the catalog is updated last, in one transaction. If a
+process dies in between, the intent remains, and the next refresh checks the stages' commits: if the last one exists it
+adopts them, if only some do it computes the rest from the same frontiers, if none does it starts over.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class OutdatedError(Exception):
-    """Something that a stream table reads is no longer what its definition was compiled for.
+    """A source of a stream table has changed since its definition was compiled.
 
     Args:
         table: the stream table, which needs a new definition before it can be refreshed.
@@ -80,7 +80,7 @@ class Runner:
 
         Raises:
             MillstreamError: the refresh failed; that is recorded, and the old contents stay readable.
-            OutdatedError: its definition no longer fits what it reads.
+            OutdatedError: its definition no longer fits its sources.
         """
         started, started_at = time.perf_counter(), self._clock()
         try:
@@ -191,8 +191,9 @@ class Runner:
     # Recovery
 
     def _undo(self, table: StreamTable, intent: Intent) -> dict[str, int] | None:
-        """Restore the hidden stages after a refresh that failed on the data, so that the next one can start from there
-        with other data; None if that is not possible.
+        """Restore the hidden stages after a refresh that failed on the data; None if that is not possible.
+
+        The next refresh can then start from the same stages with other data.
         """
         if self._computation.committed_version(table.public_stage, intent) is not None:
             return None
@@ -208,7 +209,7 @@ class Runner:
         return versions
 
     def recover(self, request: Request) -> StreamTable:
-        """Complete, resume or abandon an interrupted refresh; gives the table as it is afterwards."""
+        """Complete, resume or abandon an interrupted refresh; returns the table as it is afterwards."""
         table = request.table
         intent = self._catalog.open_intent(table.id) if table.open_refresh_id is not None else None
         if intent is None:
@@ -237,7 +238,7 @@ class Runner:
             except MillstreamError:
                 if self._catalog.open_intent(table.id) is not None:
                     raise
-                # it failed on the data of that time, and was undone: the data of now may be in order
+                # it failed on the data at that frontier and was undone; the current data may be valid
         else:
             self._catalog.abandon_intent(intent, "the process ended before anything was committed")
         found = self._catalog.find_by_id(table.id)
@@ -245,7 +246,7 @@ class Runner:
         return found
 
     def _resume(self, request: Request, intent: Intent) -> None:
-        """Compute the stages that are missing, from the frontiers the interrupted refresh had."""
+        """Compute the missing stages from the frontiers of the interrupted refresh."""
         plan = resumed(request, intent, self._catalog, self._worker)
         self._attempt(plan, intent, time.perf_counter())
 
@@ -263,7 +264,7 @@ class Runner:
 
 
 def _with_strategies(choice: Choice, cost: Cost) -> Choice:
-    """The choice with how the changes of recursions were computed, if there were any."""
+    """The choice, with the strategies of recursions added to its reason."""
     if choice.action is not Action.DIFFERENTIAL or not cost.strategies:
         return choice
     return replace(choice, reason=f"{choice.reason}; recursion by {', '.join(dict.fromkeys(cost.strategies))}")
@@ -322,7 +323,7 @@ def _text(value: object) -> str | None:
 
 
 def _is_about_data(cause: Exception) -> bool:
-    """Whether Spark failed on what it computed; not so, e.g., if another process has ended this refresh."""
+    """Whether the computation failed on the data, and not e.g. because another process ended this refresh."""
     codes = {Code.FULL_REQUIRED, Code.RECURSION_LIMIT}
     return isinstance(cause, SPARK_ERRORS) or (isinstance(cause, MillstreamError) and cause.code in codes)
 

@@ -1,7 +1,7 @@
 """Looks up the stored rows that a refresh replaces or removes.
 
-A few columns usually identify them: they are looked up on the driver, and only where that takes too long does Spark
-scan the stored table.
+A few columns usually identify them, so they are looked up on the driver; Spark scans the stored table only if that
+would take too long.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class StoredRows:
 
     @property
     def is_small(self) -> bool:
-        """Whether it is simply read as a whole."""
+        """Whether the table is small enough to be read as a whole."""
         return self.store.is_small(self.path, self.version)
 
     @property
     def num_rows(self) -> int | None:
-        """As far as the log says."""
+        """The number of rows, if the log shows it."""
         return self.store.snapshot(self.path, self.version).num_rows
 
     def all(self) -> DataFrame:
@@ -49,18 +49,18 @@ class StoredRows:
         return self.store.read_located(self.path, self.version, [c.name for c in self.layout.columns])
 
     def look_up(self, wanted: pa.Table) -> pa.Table | None:
-        """The places of the rows that may agree with a wanted one, or None if Spark has to find them."""
+        """The places of the rows that may match a wanted row, or None if Spark has to find them."""
         lookup = Lookup(self.store, self.path, self.version)
         if self.layout.kind is not Kind.BAG:
             return lookup.by_key(wanted, self.layout.key)
         return lookup.by_any(wanted, [c.name for c in self.layout.columns])
 
     def at(self, places: pa.Table) -> DataFrame | None:
-        """The rows at some places, or None if Spark has to find them."""
+        """The rows at the given places, or None if Spark has to find them."""
         return self.store.rows_at(self.path, self.version, places)
 
     def scan(self, worker: Worker, wanted: Rows) -> DataFrame:
-        """The rows that may agree with a wanted one, found by a scan of them all."""
+        """The rows that may match a wanted row, found by a full scan."""
         columns = list(self.layout.key)
         if isinstance(wanted, pa.Table):
             if self.layout.kind is Kind.BAG and not columns:

@@ -17,7 +17,7 @@ _FLOATING = {"float", "double"}
 
 
 def contents_of(store: DeltaStore, table: StreamTable, compiled: Compiled) -> DataFrame:
-    """The rows of a stream table as readers of its view see them, at the version that is recorded."""
+    """The rows of a stream table as its view shows them, at the recorded version."""
     stage, layout = table.public_stage, compiled.layouts[-1]
     assert stage.version is not None
     contents = store.read(stage.path, stage.version)
@@ -27,7 +27,7 @@ def contents_of(store: DeltaStore, table: StreamTable, compiled: Compiled) -> Da
 
 
 def compare(contents: DataFrame, expected: DataFrame, relative_tolerance: float) -> VerifyResult:
-    """Rows missing from and extra in `contents`; doubles are equal within a relative tolerance, all else exactly."""
+    """Count rows missing from and extra in `contents`; floating-point values may differ within the tolerance."""
     names = [f"c{i}" for i in range(len(expected.columns))]
     actual, wanted = contents.toDF(*names), expected.toDF(*names)
     floating = [n for n, t in wanted.dtypes if t in _FLOATING]
@@ -39,7 +39,7 @@ def compare(contents: DataFrame, expected: DataFrame, relative_tolerance: float)
 
 
 def _compare_exactly(actual: DataFrame, wanted: DataFrame, names: Sequence[str]) -> tuple[int, int]:
-    """How often each row is on one side more than on the other, in one job: EXCEPT ALL both ways takes two."""
+    """Count the rows that one side has more often than the other, in one job; EXCEPT ALL both ways takes two."""
     weight = f.col("weight")
     both = wanted.withColumn("weight", f.lit(1)).unionAll(actual.withColumn("weight", f.lit(-1)))
     apart = both.groupBy(*names).agg(f.sum(weight).alias("weight")).filter(weight != 0)
@@ -53,7 +53,7 @@ def _compare_exactly(actual: DataFrame, wanted: DataFrame, names: Sequence[str])
 def _compare_near(
     actual: DataFrame, wanted: DataFrame, names: Sequence[str], floating: Sequence[str], tolerance: float
 ) -> tuple[int, int]:
-    """Pair rows that agree in all exact columns, in the order of their doubles, and compare those."""
+    """Pair rows with equal exact columns, in the order of their floating-point values, and compare those values."""
     exact = [n for n in names if n not in floating]
     keys = [*exact, "rank"]
     left, right = _ranked(actual, exact, floating).alias("a"), _ranked(wanted, exact, floating).alias("w")

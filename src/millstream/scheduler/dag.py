@@ -1,4 +1,4 @@
-"""The dependency graph of stream tables: what is refreshed before what. Pure."""
+"""The dependency graph of stream tables, which gives the order of refreshes. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dag:
-    """Tables and which of them reads which. Made by `Dag.build`, so it has no cycles.
+    """Tables, and which table reads which. Made by `Dag.build`, so it has no cycles.
 
     Attributes:
-        nodes: all names, what is read before what reads it, and by name where that leaves a choice.
-        edges: pairs (what is read, what reads it).
-        stream_tables: the names that are stream tables; the others are only read.
+        nodes: all names, each source before its dependents, otherwise in the order of names.
+        edges: pairs (source, dependent).
+        stream_tables: the names that are stream tables; the others are only sources.
     """
 
     nodes: tuple[str, ...]
@@ -29,7 +29,7 @@ class Dag:
 
     @classmethod
     def build(cls, sources: Mapping[str, Iterable[str]]) -> Dag:
-        """The graph of what each stream table reads.
+        """Build the graph from the sources of each stream table.
 
         Raises:
             MillstreamError: `CYCLE`, with the path.
@@ -42,32 +42,32 @@ class Dag:
         return cls(_ordered(read), tuple(edges), frozenset(read))
 
     def sources(self, name: str) -> tuple[str, ...]:
-        """What a table reads directly."""
+        """The direct sources of a table."""
         return tuple(source for source, reader in self.edges if reader == name)
 
     def dependents(self, name: str) -> tuple[str, ...]:
-        """What reads a table directly."""
+        """The direct dependents of a table."""
         return tuple(reader for source, reader in self.edges if source == name)
 
     def upstream(self, names: Iterable[str]) -> tuple[str, ...]:
-        """All that the tables read, directly or not, in the order of `nodes`; without the tables themselves."""
+        """All that the tables read, directly or indirectly, in the order of `nodes`, without the tables themselves."""
         return self._closure(names, self._neighbours(backwards=True))
 
     def downstream(self, names: Iterable[str]) -> tuple[str, ...]:
-        """All that reads the tables, directly or not, in the order of `nodes`; without the tables themselves."""
+        """All that reads the tables, directly or indirectly, in the order of `nodes`, without the tables themselves."""
         return self._closure(names, self._neighbours(backwards=False))
 
     def refresh_order(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The tables and all stream tables they read, what is read first."""
+        """The tables and all stream tables they read, sources first."""
         named = set(names)
         wanted = named.union(self.upstream(named)) & self.stream_tables
         return tuple(n for n in self.nodes if n in wanted)
 
     def effective_schedules(self, schedules: Mapping[str, Schedule]) -> dict[str, Schedule | None]:
-        """The schedule each stream table is refreshed by.
+        """The schedule by which each stream table is refreshed.
 
-        A CALCULATED one takes the shortest duration that any table reading it has, in turn; cron expressions do not
-        count, and None means it is refreshed on demand only.
+        A CALCULATED table takes the shortest duration among the effective schedules of its dependents; cron expressions
+        do not count, and None means that it is refreshed on demand only.
 
         >>> from millstream.scheduler.schedule import Schedule
         >>> chain = Dag.build({"totals": ["orders"], "best": ["totals"]})

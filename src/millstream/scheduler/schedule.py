@@ -1,7 +1,7 @@
 """Schedules: how stale a stream table may become (`5m`), or when it is refreshed (`0 6 * * 1-5`). Pure.
 
 A duration counts from the last refresh; a cron expression fires at fixed times, in the time zone of the stream table;
-`CALCULATED` leaves it to what reads the table (see `dag`).
+`CALCULATED` follows the schedules of the table's dependents (see `dag`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ScheduleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A checked schedule. `text` is what the user wrote; of `seconds` and `cron` the one of its kind is set."""
+    """A checked schedule. `text` is what the user wrote; `seconds` or `cron` is set, depending on the kind."""
 
     kind: ScheduleKind
     text: str
@@ -62,8 +62,8 @@ class Schedule:
 
         Args:
             text: a duration, a cron expression, an alias or CALCULATED.
-            min_seconds: the shortest duration allowed; cron expressions are not held to it.
-            time_zone: where the hours and days of a cron expression are those of the clock on the wall.
+            min_seconds: the shortest duration allowed; it does not apply to cron expressions.
+            time_zone: the time zone in which a cron expression's hours and days count.
 
         Raises:
             MillstreamError: `SCHEDULE_INVALID`.
@@ -80,10 +80,10 @@ class Schedule:
             return cls(ScheduleKind.DURATION, shown, seconds=_duration(shown, min_seconds))
         if shown.startswith("@") or len(shown.split()) > 1:
             return cls(ScheduleKind.CRON, shown, cron=_cron(shown), time_zone=_known_zone(time_zone))
-        raise _invalid(shown, "it is no duration, cron expression or CALCULATED", _hint_for(shown))
+        raise _invalid(shown, "it is not a duration, a cron expression or CALCULATED", _hint_for(shown))
 
     def is_due(self, last: datetime | None, now: datetime) -> bool:
-        """Whether a table last refreshed at `last` is to be refreshed at `now`; one never refreshed always is.
+        """Whether a table last refreshed at `last` is due at `now`; a table that was never refreshed always is.
 
         CALCULATED is never due by itself.
         """
@@ -100,7 +100,7 @@ class Schedule:
         return None if due is None else max(due, now)
 
     def deadline(self, last: datetime | None) -> datetime | None:
-        """When the data of `last` goes stale; durations only."""
+        """When data from `last` becomes stale; None unless the schedule is a duration."""
         return None if last is None or self.seconds is None else last + timedelta(seconds=self.seconds)
 
     def _fires_after(self, moment: datetime) -> datetime | None:
@@ -119,28 +119,28 @@ def _duration(text: str, min_seconds: int) -> int:
     if seconds < min_seconds:
         raise _invalid(text, f"the shortest schedule is {min_seconds}s", "raise it, or lower min_schedule_seconds")
     if seconds > MAX_DURATION_SECONDS:
-        raise _invalid(text, "it is longer than a hundred years", "suspend a table that shall not be refreshed")
+        raise _invalid(text, "it is longer than a hundred years", "suspend a table that should not be refreshed")
     return seconds
 
 
 def _cron(text: str) -> str:
-    """The 5 or 6 fields, checked: known, in range, and of a day that comes."""
+    """The 5 or 6 fields of a valid expression that fires at least once in fifty years."""
     if text.startswith("@"):
         if text.lower() not in _ALIASES:
-            raise _invalid(text, "there is no such alias", "known are " + ", ".join(_ALIASES))
+            raise _invalid(text, "there is no such alias", "use one of " + ", ".join(_ALIASES))
         return _ALIASES[text.lower()]
     fields = text.split()
     if len(fields) not in (5, 6):
         raise _invalid(text, f"it has {len(fields)} fields", _HINT)
     if not all(_CRON_FIELDS.fullmatch(f) for f in fields):
-        raise _invalid(text, "a field has a character cron does not know", _HINT)
+        raise _invalid(text, "a field contains an invalid character", _HINT)
     cron = " ".join(fields)
     try:
         next(CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC)))
     except CronSimError as e:
         raise _invalid(text, str(e).lower(), "the fields are [second] minute hour day month weekday") from e
     except StopIteration as e:
-        raise _invalid(text, "no day fits it for fifty years", "check day and month") from e
+        raise _invalid(text, "it matches no date within fifty years", "check the day and month") from e
     return cron
 
 

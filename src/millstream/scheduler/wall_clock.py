@@ -1,9 +1,9 @@
-"""When a cron expression fires in a time zone whose clocks are changed. Pure.
+"""Computes when a cron expression fires in a time zone with daylight saving time. Pure.
 
-It is as in Vixie cron, also with a field of seconds. An expression whose minute and hour are both given, i.e. do not
-begin with `*`, names times of the clock on the wall: one that comes twice fires the first time only, and one that is
-left out fires when the clock has been moved, once with all others that were left out. Any other fires whenever the
-clock on the wall agrees with it: throughout an hour that comes twice, and never in one that is left out.
+The rules are those of Vixie cron, also for expressions with a seconds field. If the minute and the hour are both fixed,
+i.e. do not begin with `*`, the expression names local times: a local time that occurs twice fires the first time only,
+and the local times that a clock change skips fire once, together, right after the change. Any other expression fires
+whenever the local time matches it: throughout an hour that occurs twice, and never in an hour that is skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
 
 
 def zone_of(name: str) -> tzinfo:
-    """A time zone by any name that Spark takes for one of its session.
+    """A time zone, by any name that Spark accepts for the session time zone.
 
     Raises:
         MillstreamError: SETTING_INVALID.
@@ -42,7 +42,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def next_fire(cron: str, moment: datetime, zone: tzinfo) -> datetime | None:
-    """The first time after a moment at which a checked cron expression fires; None if not within fifty years."""
+    """When a valid cron expression fires first after a moment; None if not within fifty years."""
     hour, minute = (-4, -5)
     fields = cron.split()
     is_given = not fields[hour].startswith("*") and not fields[minute].startswith("*")
@@ -50,16 +50,16 @@ def next_fire(cron: str, moment: datetime, zone: tzinfo) -> datetime | None:
 
 
 def _next_given(cron: str, moment: datetime, zone: tzinfo) -> datetime | None:
-    """Of times on the wall that are named, each fires once."""
+    """The next firing of an expression that names local times: each fires once."""
     for shown in CronSim(cron, _wall(moment, zone)):
         fires = _first_at(shown, zone)
-        if fires > moment:  # else it was there already, before the clock was put back
+        if fires > moment:  # otherwise it fired before the clock was set back
             return fires
     return None
 
 
 def _next_agreeing(cron: str, moment: datetime, zone: tzinfo) -> datetime | None:
-    """Between two changes of the clock, time on the wall is time plus an offset."""
+    """The next local time that matches: between two clock changes, local time is UTC plus a constant offset."""
     since, start = moment, _wall(moment, zone)
     while (shown := next(CronSim(cron, start), None)) is not None:
         fires = (shown - _offset(since, zone)).replace(tzinfo=UTC)
@@ -71,7 +71,7 @@ def _next_agreeing(cron: str, moment: datetime, zone: tzinfo) -> datetime | None
 
 
 def _first_at(shown: datetime, zone: tzinfo) -> datetime:
-    """When the clock on the wall shows a time first, or has just been moved past it."""
+    """When a local time occurs first, or the moment of the clock change that skips it."""
     before = shown.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if _wall(before, zone) == shown:
         return before
@@ -80,7 +80,7 @@ def _first_at(shown: datetime, zone: tzinfo) -> datetime:
 
 
 def _next_change(since: datetime, until: datetime, zone: tzinfo) -> datetime | None:
-    """When the offset changes first after a moment, to the second, up to another one; None if it does not."""
+    """The first change of the offset between two moments, to the second; None if there is none."""
     low = since
     while low < until:
         high = min(low + _DAY, until)

@@ -32,7 +32,7 @@ def parse_oracle(text: str | None) -> str | None:
     if text is not None and text not in ORACLES:
         raise MillstreamError(
             Code.ORACLE_INVALID,
-            f"nothing can be verified against {text!r}",
+            f"cannot verify against {text!r}",
             hint=f"use {' or '.join(ORACLES)}; by default Spark answers the query",
         )
     return text

@@ -1,4 +1,4 @@
-"""Reading tables of attached databases by `ms.sql` and `ms.table`, beside any stream table.
+"""Reads tables of attached databases for `ms.sql` and `ms.table`, whether or not a stream table uses them.
 
 A mirror that has all columns of its table is read as of the last refresh. Any other table, and every view, is read
 from the database as it is now.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession, trusted: Sequence[str]) -> str:
-    """A statement's text, the attached tables it reads exchanged for tables Spark knows.
+    """A statement's text, with the attached tables it reads replaced by tables that Spark knows.
 
     Args:
         trusted: the setting `trusted_owners`.
@@ -52,7 +52,7 @@ def with_readable_tables(statement: Other, lake: Lake, spark: SparkSession, trus
         if statement.verb == "CREATE" and statement.kind == "VIEW" and not statement.temporary:
             raise MillstreamError(
                 Code.UNSUPPORTED_SQL,
-                f"a view of the lake cannot read {'.'.join(reference.parts)}, which lies in an attached database",
+                f"a view of the lake cannot read {'.'.join(reference.parts)}, which is in an attached database",
                 sql=statement.text,
                 hint="make it a stream table, or a view of that database",
             )
@@ -83,7 +83,7 @@ def table_frame(lake: Lake, spark: SparkSession, name: str, trusted: Sequence[st
 def readable(
     lake: Lake, spark: SparkSession, parts: Sequence[str], trusted: Sequence[str], exact: Sequence[bool] = ()
 ) -> str:
-    """What Spark can read for a name of an attached database.
+    """The name under which Spark can read a table or view of an attached database.
 
     Args:
         trusted: the setting `trusted_owners`.
@@ -119,7 +119,7 @@ def readable(
 def _read_now(
     lake: Lake, spark: SparkSession, database: AttachedDatabase, name: TableName, trusted: Sequence[str]
 ) -> DataFrame:
-    """A table's or view's rows as one snapshot of the database has them; many of them are copied into the lake."""
+    """The rows of a table or view in one snapshot of the database; if there are many, they are copied into the lake."""
     relation = lake.attached.relation(name.parts, exact=True)
     ranges = lake.attached.ranges(name)
     _, unreadable = spark_columns(relation, ranges)
@@ -128,7 +128,7 @@ def _read_now(
     left_out = {column for column, _ in unreadable}
     columns = mirror_columns(relation, [c.name for c in relation.columns if c.name not in left_out], ranges)
     directory = lake.root / "copies" / hashlib.sha256(str(name).encode()).hexdigest()[:16]
-    # It is locked when it is read: LOCK TABLE wants more than the right to read some columns.
+    # It is locked only when it is read: LOCK TABLE needs more than the right to read some columns.
     with ExportedSnapshot(Address(database.address), trusted=trusted) as snapshot:
         rows = read_small(snapshot, relation, columns)
         if rows is not None:

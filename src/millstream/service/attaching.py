@@ -1,4 +1,4 @@
-"""Attaches PostgreSQL databases, detaches them, and lists what is captured of them; none of it needs Spark."""
+"""Attaches PostgreSQL databases, detaches them, and lists what is captured from them; none of it needs Spark."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from millstream.sources.postgres.wal.slot import Slot, slot_of
 CDC = ("auto", "trigger", "wal")
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
-# What the first part of a name may be in Spark: its catalogs, its own schemas, and the formats of files.
+# What the first part of a name may already mean in Spark: its catalogs, its own schemas, and file formats.
 _RESERVED = {DEFAULT_SCHEMA, "spark_catalog", "session", "system", "global_temp", "information_schema"}
 _RESERVED |= {"delta", "parquet", "orc", "csv", "json", "text", "avro"}
 
@@ -76,9 +76,9 @@ class Attaching:
     # Attaching
 
     def attach(self, name: str, url: str, cdc: str, numeric: Mapping[str, str]) -> AttachedDatabase:
-        """Check everything capture needs of a database, all at once, and record it.
+        """Check everything that capture needs in a database, all at once, and record the database.
 
-        A database that is already attached under the name gets the new address and way of capture.
+        A database that is already attached under the name gets the new address and `cdc`.
 
         Raises:
             MillstreamError: NAME_INVALID, NAME_TAKEN, SETTING_INVALID, ADDRESS_INVALID, SECRET_IN_ADDRESS,
@@ -109,13 +109,13 @@ class Attaching:
         return item
 
     def _of_other_ranges(self, name: str, ranges: NumericRanges) -> list[Capture]:
-        """The captures whose mirrors have other types now, marked so that the next tick looks at them."""
+        """The captures whose mirrors have other types now, marked so that the next tick checks them."""
         found: list[Capture] = []
         for capture in self._catalog.captures(name):
             declared = ranges.of_table(capture.schema, capture.table)
             if not all(has_range(pg_type, spark_type, declared.get(c)) for c, pg_type, spark_type in capture.columns):
                 # No longer quarantined: the range may have been the reason.
-                state = replace(capture.state, quarantine=None, resync="the range of a numeric is another")
+                state = replace(capture.state, quarantine=None, resync="the range of a numeric column has changed")
                 found.append(replace(capture, state=state))
         return found
 
@@ -124,13 +124,13 @@ class Attaching:
             raise MillstreamError(
                 Code.NAME_INVALID,
                 f"{name!r} cannot be the name of a database",
-                hint="use one of letters, digits and underscores, such as shop",
+                hint="use letters, digits and underscores, e.g. shop",
             )
         if name in _RESERVED:
             raise MillstreamError(Code.NAME_INVALID, f"{name} means something else in SQL", hint="use another name")
 
     def _require_free(self, name: str) -> None:
-        """No schema of the lake: `shop.orders` must mean one thing."""
+        """Refuse the name of a schema of the lake: `shop.orders` must mean one thing."""
         schemas = {item.name.schema for item in self._catalog.lake_objects()}
         schemas |= {table.name.schema for table in self._catalog.list()}
         if name in schemas or (self._root / "tables" / f"{name}.db").exists():
@@ -151,7 +151,7 @@ class Attaching:
             raise MillstreamError(
                 Code.PRIVILEGE_MISSING,
                 f"the role of {address} lacks rights that capture needs",
-                hint="have an administrator of the database run:\n  " + "\n  ".join(missing.required),
+                hint="ask an administrator of the database to run:\n  " + "\n  ".join(missing.required),
             )
         identity = identify(connection)
         if cdc == "wal":
@@ -179,14 +179,14 @@ class Attaching:
         if role != item.state.role:
             raise MillstreamError(
                 Code.NAME_TAKEN,
-                f"{known.name} is attached as the role {role}, who owns what millstream made there",
+                f"{known.name} is attached as the role {role}, which owns what millstream created there",
                 hint=f"use an address of that role, or DETACH {known.name} first",
             )
         if item.cdc == "wal":
             captures = [c for c in self._catalog.captures(known.name) if c.is_kept and not c.is_whole]
             found = check_readiness(connection, self.slot(known), captured_tables(connection, captures))
-            if found.obstacles:
-                raise ineligible_error(found.obstacles)
+            if found.hindrances:
+                raise ineligible_error(found.hindrances)
         return replace(wanted_as(known, item.cdc), address=item.address)
 
     def _refuse_second(self, item: AttachedDatabase) -> None:
@@ -194,7 +194,7 @@ class Attaching:
             if Identity.recorded(other).has_place_of(Identity.recorded(item)):
                 raise MillstreamError(
                     Code.NAME_TAKEN,
-                    f"the database {item.database} is attached already, as {other.name}",
+                    f"the database {item.database} is already attached as {other.name}",
                     hint=f"use {other.name} in queries: its changes are captured once",
                 )
 
@@ -210,7 +210,7 @@ class Attaching:
         if found is None:
             known = ", ".join(d.name for d in self._catalog.databases()) or "none"
             raise MillstreamError(
-                Code.NOT_ATTACHED, f"there is no attached database {name}", hint=f"attached are: {known}"
+                Code.NOT_ATTACHED, f"there is no attached database {name}", hint=f"attached databases: {known}"
             )
         return found
 
@@ -231,9 +231,9 @@ class Attaching:
             )
 
     def detach(self, name: str, *, forget: bool = False) -> None:
-        """Remove everything millstream made in a database that nothing needs any more, its mirrors, and its record.
+        """Remove everything millstream created in a database that is no longer used, its mirrors, and its record.
 
-        A warning lists what the role may not remove, such as a publication that the tables' owner made.
+        A warning lists what the role may not remove, such as a publication that the tables' owner created.
 
         Args:
             forget: leave the database as it is; its owner can run the statements of `script`.
@@ -242,7 +242,7 @@ class Attaching:
             MillstreamError: NOT_ATTACHED, DEPENDENTS_EXIST, DATABASE_UNREACHABLE.
         """
         database, left = self.get(name), list[str]()
-        # First the lock under which captures begin: their reader is recorded before it is given back.
+        # First the lock under which captures begin: their dependent is recorded before this lock is released.
         with self._locks.acquire([f"captures-{database.name}"]), self._locks.acquire([lock_key(database.name)]):
             self._refuse_dependents(database.name)
             if not forget:
@@ -254,7 +254,7 @@ class Attaching:
             self._catalog.drop_database(database.name)
         self._connections.disconnect(database.name)
         if left:
-            said = f"{database.name} is detached, but its role may not remove everything that was made for it"
+            said = f"{database.name} is detached, but its role may not remove everything that was created for it"
             warn("\n  ".join([f"{said}; run in {database.database}:", *left]), LeftoverWarning)
 
     def _uninstall(self, database: AttachedDatabase) -> list[str]:
@@ -263,7 +263,7 @@ class Attaching:
         try:
             with connect(address) as connection:
                 left = remove_everything(connection, buffers, self.slot(database))
-                failed = "the bookkeeping of served tables cannot be removed"
+                failed = "the ledger of served tables cannot be removed"
                 with_locks(connection, buffers, failed, lambda: connection.execute(forget))
         except (MillstreamError, psycopg.Error) as e:
             error = e if isinstance(e, MillstreamError) else unreachable(address, e)
@@ -272,14 +272,14 @@ class Attaching:
             raise MillstreamError(
                 error.code,
                 error.message,
-                hint=f"`millstream detach {database.name} --script` prints the SQL that removes what millstream made "
-                "there; once that has run, or if the database no longer exists, run "
+                hint=f"`millstream detach {database.name} --script` prints the SQL that removes what millstream "
+                "created there; once that has run, or if the database no longer exists, run "
                 f"`millstream detach {database.name} --forget`",
             ) from None
         return left
 
     def script(self, name: str) -> str:
-        """The SQL that removes what millstream made in a database, to be run there by hand.
+        """The SQL that removes what millstream created in a database, to be run there by hand.
 
         Raises:
             MillstreamError: NOT_ATTACHED.
@@ -290,17 +290,17 @@ class Attaching:
         return f"{removal_script(self.buffers(database), self.slot(database), role)}{bookkeeping.as_string()};\n"
 
     def buffers(self, database: AttachedDatabase) -> BufferSettings:
-        """How the buffers of a database are kept."""
+        """The settings of a database's buffers."""
         return BufferSettings(schema=database.state.buffer_schema, lake=self._catalog.lake_id())
 
     def slot(self, database: AttachedDatabase) -> Slot:
-        """The replication slot of a database, whether there is one or not."""
+        """The replication slot of a database, whether it exists or not."""
         return slot_of(self._catalog.lake_id(), database.name)
 
-    # Looking
+    # Monitoring
 
     def sources(self) -> list[SourceStatus]:
-        """The attached databases, and of each what is captured, how, how far and how stale."""
+        """The attached databases, each with what is captured: how, up to which position, and how stale."""
         found: list[SourceStatus] = []
         tables = self._catalog.list()
         for database in self._catalog.databases():
@@ -332,7 +332,7 @@ class Attaching:
         return found
 
     def _waiting(self, database: AttachedDatabase, captures: Sequence[Capture]) -> Waiting:
-        """What waits in the database; nothing is known if it cannot be reached."""
+        """The changes that wait in the database; empty if it cannot be reached."""
         try:
             with self._connections.visiting(database) as connection:
                 rows = buffered_rows(connection, self.buffers(database), [c.oid for c in captures])
@@ -369,7 +369,7 @@ def _check_ranges(connection: Connection, ranges: NumericRanges) -> None:
             raise MillstreamError(
                 Code.UNSUPPORTED_TYPE,
                 f"{name} is of type {column.type}, for which no range can be declared",
-                hint="declare ranges of numeric without a precision, or with one above 38",
+                hint="declare ranges only for numeric columns without a precision, or with one above 38",
             )
 
 
@@ -402,6 +402,6 @@ def _require_logical(connection: Connection) -> None:
     if row is not None and row[0] != "logical":
         raise MillstreamError(
             Code.DATABASE_UNFIT,
-            f"the server's wal_level is {row[0]}, so its WAL holds no rows to read",
+            f"the server's wal_level is {row[0]}, so rows cannot be read from its WAL",
             hint="ALTER SYSTEM SET wal_level = logical and restart the server, or attach with cdc 'trigger'",
         )

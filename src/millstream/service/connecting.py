@@ -28,13 +28,13 @@ def connect(
     spark: SparkSession | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Millstream:
-    """Open a lake; the directory is made if it does not exist. The first call that needs Spark starts it.
+    """Open a lake; the directory is created if it does not exist. The first call that needs Spark starts it.
 
     Args:
         lake: the lake's directory; by default the value of the environment variable MILLSTREAM_LAKE, else `./lake`.
         config: a `millstream.toml`; by default the one in the lake's directory, if any.
         spark: an existing session to work in; by default one is started for the lake.
-        progress: called with a few words when a longer piece of work begins.
+        progress: called with a short text when a longer operation begins.
 
     Raises:
         MillstreamError: LAKE_UNWRITABLE, SETTING_INVALID, CATALOG_UNAVAILABLE.

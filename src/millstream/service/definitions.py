@@ -1,4 +1,4 @@
-"""Creating and dropping stream tables, and preparing other definitions for them (see `replacing`)."""
+"""Creates and drops stream tables, and prepares new definitions for them (see `replacing`)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Definitions:
         if name.database is not None:
             raise MillstreamError(
                 Code.NAME_INVALID,
-                f"{name} is no name for a stream table",
+                f"{name} cannot be the name of a stream table",
                 hint="use name or schema.name; a stream table lives in the lake",
             )
         self._lake.sync()
@@ -89,10 +89,10 @@ class Definitions:
         warn_about(name, compiled, mode)
         return table
 
-    # A definition that takes the place of another
+    # A definition that replaces another
 
     def is_same(self, table: StreamTable, compiled: Compiled, semantics: Mapping[str, str]) -> bool:
-        """Whether a query is what a stream table has, over what its sources are now."""
+        """Whether a query is the one that a stream table has, with its sources as they are now."""
         known = table.definition
         if (compiled.written, compiled.dialect, dict(semantics)) != (
             known.original_query,
@@ -101,12 +101,12 @@ class Definitions:
         ) or set(compiled.sources) != set(known.body.sources):
             return False
         if not all(self._record.can_record(name) for name in compiled.sources):
-            return False  # a table of a database that was gone, and is not captured again yet
+            return False  # a table of a database that was detached meanwhile, and is not captured again yet
         new = self._record.definition(compiled, semantics)
         return _compared(new) == _compared(known)
 
     def refuse_other_columns(self, table: StreamTable, compiled: Compiled) -> None:
-        """Refuse a query with other columns for a stream table that others read.
+        """Refuse a query with other columns for a stream table that has dependents.
 
         Raises:
             MillstreamError: INCOMPATIBLE_CHANGE.
@@ -117,16 +117,16 @@ class Definitions:
             raise MillstreamError(
                 Code.INCOMPATIBLE_CHANGE,
                 f"the new query has other columns, and {', '.join(map(str, readers))} read {table.name}",
-                hint="keep the names and types of the columns, or drop the readers first",
+                hint="keep the names and types of the columns, or drop the dependents first",
             )
 
     @contextmanager
     def candidate(
         self, table: StreamTable, compiled: Compiled, semantics: Mapping[str, str], mode: RefreshMode
     ) -> Iterator[StreamTable]:
-        """A stream table as it would be under another definition, its sources captured and its stages empty.
+        """A stream table as it would be under another definition, with its sources captured and its stages empty.
 
-        To be loaded and recorded inside the block; if that fails, what was created for it is removed.
+        The caller loads and records it inside the block; if that fails, everything created for it is removed.
 
         Raises:
             MillstreamError: what `Captures.beginning` raises, SOURCE_NO_CHANGE_FEED, LAKE_UNWRITABLE.
@@ -157,7 +157,7 @@ class Definitions:
                 raise
 
     def settle(self, before: StreamTable, after: StreamTable) -> None:
-        """Show a definition that has taken effect, and remove what the one before has stored."""
+        """Make a definition that has taken effect visible, and remove what the previous one stored."""
         self._lake.sync()
         self._storage.sweep(after)
         self._captures.end_unread(_read_by(before) - _read_by(after))
@@ -167,7 +167,7 @@ class Definitions:
         self._storage.sweep(table)
 
     def switch_on_feeds(self, compiled: Compiled) -> None:
-        """Have the sources of a query record their changes."""
+        """Make the sources of a query record their changes."""
         self._feeds.switch_on(compiled)
 
     def drop(self, name: TableName, *, cascade: bool, lost: str | None = None) -> tuple[StreamTable, ...]:
@@ -186,7 +186,7 @@ def _read_by(table: StreamTable) -> set[str]:
 
 
 def _compared(definition: Definition) -> tuple[object, ...]:
-    """What two definitions have to agree in to be the same."""
+    """The parts in which two definitions must agree to be the same."""
     dependencies = sorted(
         (d.kind, d.name, d.source_id, *d.columns_used, d.fingerprint) for d in definition.dependencies
     )
@@ -194,7 +194,7 @@ def _compared(definition: Definition) -> tuple[object, ...]:
 
 
 def warn_about(name: TableName, compiled: Compiled, mode: RefreshMode) -> None:
-    """Warn of what a user should know about a definition."""
+    """Warn about what a user should know of a definition."""
     if mode is RefreshMode.AUTO and compiled.reasons:
         warn(f"{name} will be recomputed at each refresh: {'; '.join(compiled.reasons)}", FullRefreshWarning)
     for notice in compiled.notices:

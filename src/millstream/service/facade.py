@@ -1,4 +1,4 @@
-"""`Millstream`: the public calls, each a line or two over the parts that do the work."""
+"""`Millstream`: the public calls, which delegate to the parts that do the work."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class Millstream:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as e:
             raise MillstreamError(
-                Code.LAKE_UNWRITABLE, f"{root} cannot be made: {e.strerror}", hint="choose a directory you may write to"
+                Code.LAKE_UNWRITABLE,
+                f"{root} cannot be created: {e.strerror}",
+                hint="choose a directory you may write to",
             ) from e
         self._settings = settings
         self._clock: Callable[[], datetime] = utc_now
@@ -105,7 +107,7 @@ class Millstream:
         """Run one statement: millstream's own, or any of Spark's.
 
         Raises:
-            MillstreamError: what is wrong with it, and where.
+            MillstreamError: what is wrong with it, with the position.
         """
         runtime = self._runtime
         return Statements(self, runtime.lake, self._catalog, self._settings, runtime.spark).run(text)
@@ -138,13 +140,13 @@ class Millstream:
 
         Args:
             schedule: how stale it may become, or when it is refreshed; None is CALCULATED.
-            dialect: `spark` or `postgres`; unless given, `postgres` where every table it reads, through stream tables
-                and views, is one of a PostgreSQL database.
+            dialect: `spark` or `postgres`; by default `postgres` if every table it reads, through stream tables and
+                views, is in a PostgreSQL database.
             serve_to: a table of an attached database, `database.schema.table`, that also holds the result; the other
                 options are as for `serve_stream_table`.
 
         Raises:
-            MillstreamError: NAME_TAKEN, SCHEDULE_INVALID, MODE_INVALID, UNSUPPORTED_SQL, or what else is wrong.
+            MillstreamError: NAME_TAKEN, SCHEDULE_INVALID, MODE_INVALID, UNSUPPORTED_SQL, ...
         """
         mode, serve = parse_mode(refresh_mode), _serve_options(serve_to, user_triggers, owner, grants)
         parsed = TableName.parse(name)
@@ -164,14 +166,14 @@ class Millstream:
         owner: str | None = None,
         grants: Sequence[str] = (),
     ) -> None:
-        """What CREATE OR REPLACE does to a stream table that exists: another definition under the same name.
+        """Replace the definition of an existing stream table, as CREATE OR REPLACE does.
 
-        The new definition takes effect with its contents, or nothing changes. One that is the same in every respect
-        does nothing, and one that differs in schedule, mode or serving only changes those.
+        The new definition takes effect with its contents, or nothing changes. An identical definition changes nothing,
+        and one that differs only in schedule, mode or serving changes only those.
 
         Args:
             initialize: whether the new contents are loaded; otherwise it is empty until its next refresh.
-            serve_to: where it is to be served from now on; the table it was served as under another name is dropped.
+            serve_to: where it is served from now on; a table it was served as under another name is dropped.
 
         Raises:
             MillstreamError: as `create_stream_table` and `alter_stream_table`.
@@ -191,11 +193,11 @@ class Millstream:
     ) -> None:
         """Change a stream table; None leaves an option as it is.
 
-        A new query takes effect with its contents, or nothing changes; so does another refresh mode where it needs
-        other stored tables. A table that was never loaded stays empty.
+        A new query takes effect with its contents, or nothing changes; the same holds for another refresh mode that
+        needs other stored tables. A table that was never loaded stays empty.
 
         Args:
-            dialect: of the new query, `spark` or `postgres`; that of the old one unless given.
+            dialect: of the new query, `spark` or `postgres`; by default that of the old one.
 
         Raises:
             MillstreamError: NOT_A_STREAM_TABLE, INCOMPATIBLE_CHANGE, CYCLE, SCHEDULE_INVALID, MODE_INVALID,
@@ -204,7 +206,7 @@ class Millstream:
         self._stream_tables.alter(TableName.parse(name), query, schedule, refresh_mode, status, dialect)
 
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> None:
-        """Drop a stream table and the table it is served as; with `cascade` also what reads either of them.
+        """Drop a stream table and the table it is served as; with `cascade` also everything that reads one of them.
 
         Raises:
             MillstreamError: NOT_A_STREAM_TABLE, DEPENDENTS_EXIST; DATABASE_UNREACHABLE if it is served there.
@@ -216,27 +218,27 @@ class Millstream:
     def attach(self, name: str, url: str, *, cdc: str = "auto", numeric: Mapping[str, str] | None = None) -> None:
         """Make the tables of a PostgreSQL database readable as `name.schema.table`.
 
-        Of a database that is attached under that name already, it changes the address, `cdc` and the ranges in
-        `numeric`; ranges of other columns stay.
+        If a database is already attached under that name, its address, `cdc` and the ranges in `numeric` change;
+        ranges of other columns stay.
 
         Args:
-            url: where it is, without a password: `postgresql://user@host/database` with a passfile, `service=NAME`, or
-                `env:NAME`, a variable that holds the url.
+            url: its address, without a password: `postgresql://user@host/database` with a passfile, `service=NAME`, or
+                `env:NAME`, an environment variable that holds the url.
             cdc: how changes are captured: by `trigger`, from the `wal`, or `auto`: by triggers until the WAL can be
                 read.
             numeric: the ranges of columns whose type is `numeric` without a precision, or with one above 38, e.g.
-                `{"public.orders.price": "decimal(30,4)"}`; without one it is `decimal(38,18)`, as it is again after
-                `"default"`. A stream table that reads such a column is reinitialized.
+                `{"public.orders.price": "decimal(30,4)"}`; the default is `decimal(38,18)`, and `"default"` restores
+                it. A stream table that reads such a column is reinitialised.
 
         Raises:
             MillstreamError: NAME_TAKEN, NAME_INVALID, ADDRESS_INVALID, SECRET_IN_ADDRESS, DATABASE_UNREACHABLE,
                 DATABASE_UNFIT, PRIVILEGE_MISSING with the GRANTs to run; of `numeric` UNKNOWN_TABLE, UNKNOWN_COLUMN,
-                UNSUPPORTED_TYPE for a column that takes no range, SETTING_INVALID for one that is none.
+                UNSUPPORTED_TYPE for a column that takes no range, SETTING_INVALID for an invalid range.
         """
         self._attaching.attach(name, url, cdc, numeric or {})
 
     def detach(self, name: str, *, cascade: bool = False, forget: bool = False) -> None:
-        """Remove everything millstream made in a database, and forget it; a warning lists what others must remove.
+        """Remove everything millstream created in a database, and forget it; a warning lists what others must remove.
 
         Args:
             cascade: drop the stream tables that read it or are served into it, too.
@@ -248,12 +250,12 @@ class Millstream:
         """
         database = self._attaching.get(name).name
         for table in self._attaching.dependents(database) if cascade else ():
-            if self._catalog.find(table) is not None:  # it may have gone with one before it
+            if self._catalog.find(table) is not None:  # it may have been dropped with an earlier one
                 self._stream_tables.drop(table, cascade=True, lost=database if forget else None)
         self._attaching.detach(database, forget=forget)
 
     def detach_script(self, name: str) -> str:
-        """The SQL that removes what millstream made in a database, for its owner to run without millstream.
+        """The SQL that removes what millstream created in a database, for its owner to run without millstream.
 
         Raises:
             MillstreamError: NOT_ATTACHED.
@@ -261,11 +263,11 @@ class Millstream:
         return self._attaching.script(name)
 
     def sources(self) -> list[SourceStatus]:
-        """What is captured of attached databases, how, how far and how stale it is."""
+        """What is captured from attached databases: how, up to which position, and how stale it is."""
         return self._attaching.sources()
 
     def slot_health(self) -> list[SlotHealth]:
-        """The replication slots of databases that are captured by their WAL, with the tables read from each."""
+        """The replication slots of databases that are captured from their WAL, with the tables read from each."""
         return slots_of(self._catalog, self._connections)
 
     def check_cdc_health(self) -> list[CdcHealth]:
@@ -290,7 +292,7 @@ class Millstream:
                 the given options.
             user_triggers: `auto` lets triggers that users put on it fire, `off` keeps them from firing; by default the
                 setting of that name.
-            owner: a role that is to own it; our role must be a member of it.
+            owner: the role that should own it; our role must be a member of it.
             grants: roles that may read it, or PUBLIC.
 
         Raises:
@@ -322,14 +324,14 @@ class Millstream:
         parsed = parse_mode(mode) if mode is not None else None
         return self._refreshing.refresh(TableName.parse(name), InitiatedBy.MANUAL, parsed)
 
-    # Looking
+    # Monitoring
 
     def status(self) -> list[StreamTableStatus]:
         """All stream tables, with how stale they are."""
         return list(self._catalog.statuses())
 
     def refresh_stats(self) -> list[RefreshStats]:
-        """Per stream table, its refreshes added up."""
+        """Per stream table, the totals of its refreshes."""
         return list(self._catalog.stats(stale_after(self._catalog)))
 
     def refresh_history(self, name: str | None = None, limit: int = 20) -> list[RefreshRecord]:
@@ -347,7 +349,7 @@ class Millstream:
     def next_due(self, name: str) -> datetime | None:
         """When a stream table is due to be refreshed next; None if it is suspended, or refreshed only on request.
 
-        A cron expression uses the time zone that the query was defined in; CALCULATED follows the table's readers.
+        A cron expression uses the time zone that the query was defined in; CALCULATED follows the table's dependents.
         """
         return next_due(self._catalog, TableName.parse(name), self._clock())
 
@@ -366,20 +368,20 @@ class Millstream:
         return explanation(compiled, RefreshMode.DIFFERENTIAL)
 
     def dag(self) -> Dag:
-        """What reads what."""
+        """Which tables and views each stream table reads."""
         return dag_of(self._catalog)
 
     def verify(self, name: str, *, against: str | None = None) -> VerifyResult:
         """Compare the contents with the query at the frontier.
 
         Args:
-            against: None compares with what Spark makes of the query; `postgres` with PostgreSQL's own answer, where
-                all that the query reads, through stream tables and views, is in one attached database, in its SQL.
-                The table is refreshed then, as usual: only under the snapshot of a refresh can PostgreSQL be asked.
+            against: None compares with Spark's answer to the query; `postgres` with PostgreSQL's own, if everything
+                that the query reads, through stream tables and views, is in one attached database, in its SQL.
+                The table is then refreshed first: PostgreSQL can only be queried under the snapshot of a refresh.
 
         Raises:
             MillstreamError: NOT_POPULATED, SOURCE_MISSING, FRONTIER_LOST; ORACLE_INVALID; with `postgres`
-                NOT_COMPARABLE, ORACLE_FAILED, VALUE_UNSUPPORTED, and what makes a refresh fail.
+                NOT_COMPARABLE, ORACLE_FAILED, VALUE_UNSUPPORTED, and the errors of a refresh.
         """
         return self._verifying.verify(name, against)
 

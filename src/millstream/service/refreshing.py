@@ -1,4 +1,4 @@
-"""A refresh as a user asks for it: a stream table and all it reads, with definitions that follow their sources."""
+"""Refreshes a stream table and everything it reads, and compiles definitions again whose sources have changed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Refreshing:
     """Refreshes stream tables, each after what it reads.
 
     Args:
-        runtime: gives the part of the lake that needs Spark, and starts it if need be.
-        progress: called with a few words when a longer piece of work begins.
+        runtime: returns the part of the lake that needs Spark, and starts it if necessary.
+        progress: called with a short text when a longer operation begins.
     """
 
     def __init__(self, catalog: Catalog, runtime: Callable[[], Runtime], progress: Callable[[str], None]) -> None:

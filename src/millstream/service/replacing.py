@@ -1,8 +1,8 @@
-"""Gives stream tables other definitions: loaded, served and in effect, or nothing changes.
+"""Replaces the definitions of stream tables: a new one is loaded, served and put into effect, or nothing changes.
 
-A new definition gets stages of its own, which no other process knows. They are loaded at one frontier, after what the
-query reads was refreshed; then one catalog transaction puts the definition into effect together with what it was loaded
-with. The served table changes in a transaction that is open during that. Until then nothing has changed, even after a
+A new definition gets stages of its own, which no other process knows. They are loaded at one frontier, after the stream
+tables that the query reads were refreshed; then one catalog transaction puts the definition and its contents into
+effect. The served table changes in a transaction that is open during that. Until then nothing has changed, even after a
 crash; files that a crash orphans are removed by the next replacement, or with the table.
 """
 
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 TRIES = 10
-"""How many times a definition is prepared, if others keep changing the lake."""
+"""How many times a definition is prepared, if other sessions keep changing the lake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a user wants to be different about a stream table. None leaves a thing as it is.
+    """What a user changes about a stream table; None leaves an option as it is.
 
     Args:
         initialize: whether a new query is loaded; None loads it if the old one was.
@@ -67,7 +67,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A definition that is ready to be loaded, of a stream table as the catalog had it at some generation."""
+    """A definition that is ready to be loaded, for a stream table as it was at a generation of the catalog."""
 
     table: StreamTable
     compiled: Compiled
@@ -104,10 +104,10 @@ class Replacements:
         self._coordinator = coordinator
         self._clock = clock
 
-    # What a user asks for
+    # Changes that a user requests
 
     def apply(self, name: TableName, change: Change) -> None:
-        """Change a stream table in all ways that are given, or in none.
+        """Make all the given changes to a stream table, or none.
 
         Raises:
             MillstreamError: NOT_A_STREAM_TABLE, INCOMPATIBLE_CHANGE, CYCLE; what is wrong with the query; why its
@@ -126,7 +126,7 @@ class Replacements:
         raise kept_changing(name)
 
     def _apply(self, prepared: _Prepared, change: Change) -> bool:
-        """Whether there is another definition now; the caller holds the locks."""
+        """Make the changes; true if the definition is a new one. The caller holds the locks."""
         table, compiled = prepared.table, prepared.compiled
         checked_schedule(change.schedule or table.schedule, prepared.semantics)
         old, new = self._server.serving_of(table), self._servings.wanted(table, change.serve)
@@ -174,20 +174,20 @@ class Replacements:
             now = self._catalog.find_by_id(table.id)
             is_current = self._catalog.generation() == prepared.generation and now is not None
             if now is not None and is_current and now.definition.body.stamp == table.definition.body.stamp:
-                self._definitions.sweep(now)  # of what was begun before, and cut short
+                self._definitions.sweep(now)  # remove what an interrupted replacement stored
                 yield replace(prepared, table=now)
             else:
                 yield None
 
     def _is_same(self, prepared: _Prepared, change: Change) -> bool:
-        """Whether only other things than the query are to change."""
+        """Whether the query stays the same."""
         table, compiled = prepared.table, prepared.compiled
         if change.query is None:
             return _is_stored_alike(table, compiled)
         return self._definitions.is_same(table, compiled, prepared.semantics)
 
     def _set(self, prepared: _Prepared, change: Change, old: Serving | None, new: Serving | None) -> None:
-        """Change what the contents do not depend on, if it is to change at all."""
+        """Change the options that the contents do not depend on, if any of them differs."""
         table = prepared.table
         mode = prepared.mode if prepared.mode is not table.refresh_mode else None
         schedule = change.schedule if change.schedule != table.schedule else None
@@ -209,19 +209,19 @@ class Replacements:
             )
         self._server.finish_move(table)
 
-    # What the sources ask for
+    # Changes that the sources require
 
     def follow(
         self, outdated: OutdatedError, initiated_by: InitiatedBy, mode: RefreshMode | None
     ) -> RefreshResult | None:
-        """Give a stream table a definition that fits what it reads now; None if that has changed again meanwhile.
+        """Give a stream table a definition that fits its sources as they are now; None if they have changed again.
 
         Args:
-            mode: asked for for this refresh only.
+            mode: requested for this refresh only.
 
         Raises:
             MillstreamError: SOURCE_CHANGED if its query no longer fits; FULL_REQUIRED for one that is DIFFERENTIAL
-                STRICT, unless FULL was asked for; what made the load fail. It is recorded as a failed refresh.
+                STRICT, unless FULL was requested; why the load failed. It is recorded as a failed refresh.
         """
         table, started_at = outdated.table, self._clock()
         unserved = None
@@ -237,7 +237,7 @@ class Replacements:
                     now, Change(), None, None, initiated_by=initiated_by, mode=mode, reason=outdated.reason
                 )
                 unserved = self._coordinator.serve(table.id, initiated_by, started_at)
-        except OutdatedError as deeper:  # one that it reads
+        except OutdatedError as deeper:  # of a stream table that it reads
             self.follow(deeper, initiated_by, None)
             return None
         except MillstreamError as error:
@@ -261,7 +261,7 @@ class Replacements:
         mode: RefreshMode | None = None,
         reason: str | None = None,
     ) -> RefreshResult | None:
-        """Load a definition, and have it take effect; the caller holds the locks."""
+        """Load a definition, and put it into effect; the caller holds the locks."""
         table, compiled = prepared.table, prepared.compiled
         started = time.perf_counter()
         load, result, is_done, serving_failed = None, None, False, None
@@ -284,7 +284,7 @@ class Replacements:
             except MillstreamError as error:
                 if not is_done:
                     raise
-                serving_failed = error  # when it was to be committed
+                serving_failed = error  # during the commit
         took = (time.perf_counter() - started) * 1000
         _log.info("%s: has a new definition after %.0f ms, version %d", table.name, took, after.definition_version)
         self._settle(table, after, initiated_by, serving_failed)
@@ -298,7 +298,7 @@ class Replacements:
             self._coordinator.serve(after.id, initiated_by, self._clock()) if error is not None else self._moved(after)
         )
         if error is not None:
-            warn(f"{after.name} could not be served; its next refresh tries again: {error.message}", ServingWarning)
+            warn(f"{after.name} could not be served; its next refresh retries it: {error.message}", ServingWarning)
         try:
             self._definitions.settle(before, after)
         except MillstreamError as left:
@@ -318,13 +318,13 @@ class Replacements:
             if found is not None and found.is_populated and found.refresh_mode is RefreshMode.DIFFERENTIAL_STRICT:
                 warn(
                     f"{reader} reads {prepared.table.name} and is DIFFERENTIAL STRICT: "
-                    f"it is not refreshed again before REFRESH STREAM TABLE {reader} FULL",
+                    f"it is not refreshed again until you run REFRESH STREAM TABLE {reader} FULL",
                     NoticeWarning,
                 )
 
 
 def dag_of(catalog: Catalog) -> Dag:
-    """What reads what."""
+    """Which tables and views each stream table reads."""
     return Dag.build(
         {
             str(table.name): [d.name for d in table.definition.dependencies if d.kind is not SourceKind.FUNCTION]
@@ -361,9 +361,9 @@ def _is_stored_alike(table: StreamTable, compiled: Compiled) -> bool:
 
 
 def kept_changing(name: TableName) -> MillstreamError:
-    """The error of giving up because of what others alter."""
+    """The error for giving up because other sessions keep changing the sources."""
     return MillstreamError(
         Code.SOURCE_CHANGED,
         f"what {name} reads kept changing; gave up after {TRIES} attempts",
-        hint="try again when that has ended",
+        hint="try again when these changes have ended",
     )

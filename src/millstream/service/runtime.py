@@ -1,4 +1,4 @@
-"""What an open lake needs Spark for: its session, the workers in it, and the parts that run queries there."""
+"""The parts of an open lake that need Spark: its session, the workers in it, and everything that runs queries there."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class RuntimeStarter:
         """The runtime.
 
         Raises:
-            MillstreamError: LAKE_CLOSED; why there is no session.
+            MillstreamError: LAKE_CLOSED; why no session could be started.
         """
         with self._guard:
             if self._is_closed:
@@ -90,10 +90,10 @@ class RuntimeStarter:
 
 
 class Runtime:
-    """Starts a session for the lake, or moves into the caller's.
+    """Starts a session for the lake, or uses the caller's.
 
     Raises:
-        MillstreamError: JAVA_MISSING, JARS_UNRESOLVED, SESSION_FAILED and the like: why there is no session.
+        MillstreamError: JAVA_MISSING, JARS_UNRESOLVED, SESSION_FAILED, ...: why no session could be started.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Runtime:
             raise
 
     def close(self) -> None:
-        """Give the session and the connections to databases back."""
+        """Release the session and the connections to databases."""
         self.captures.close()
         if self._owns_session:
             close_session(self.spark)

@@ -11,7 +11,7 @@ _TIME_ZONE = "spark.sql.session.timeZone"
 
 
 def checked_schedule(text: str, semantics: Mapping[str, str], min_seconds: int = 1) -> Schedule:
-    """A schedule for a query that is defined under some settings of its session.
+    """A schedule for a query that is defined under the given session settings.
 
     Raises:
         MillstreamError: SCHEDULE_INVALID; SETTING_INVALID for a cron expression in a time zone only Java knows.

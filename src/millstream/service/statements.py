@@ -225,17 +225,17 @@ class Statements:
                 raise explained(e, text) from e
 
     def _refuse_other_lakes(self, s: Other) -> None:
-        """Of several lakes open in one process only the first has its schemas under their own names."""
+        """If several lakes are open in one process, only the first has its schemas under their own names."""
         if spark_schema(self._spark, DEFAULT_SCHEMA) == DEFAULT_SCHEMA:
             return
         for schema, offset in schemas_in(s.text):
             if spark_schema(self._spark, schema.lower()) != schema.lower():
                 raise MillstreamError(
                     Code.UNSUPPORTED_SQL,
-                    f"in this Spark, `{schema}` is the schema of another lake, or of none",
+                    f"in this Spark session, `{schema}` is not a schema of this lake",
                     position=position_at(s.text, offset),
                     sql=s.text,
-                    hint="open the lake in a process of its own, or leave `default.` out",
+                    hint="open the lake in a process of its own, or omit `default.`",
                 )
 
     def _schema_statement(self, s: Other) -> DataFrame:
@@ -284,7 +284,7 @@ class Statements:
                 )
 
     def _refuse_attached(self, s: Other) -> None:
-        """Refuse to change tables of an attached database, and to make a schema of its name."""
+        """Refuse to change tables of an attached database, and to create a schema with its name."""
         if s.effect in _HARMLESS or s.temporary:
             return
         for target in (*s.targets, *((s.renamed_to,) if s.renamed_to is not None else ())):
@@ -300,7 +300,7 @@ class Statements:
                     Code.ATTACHED_READ_ONLY,
                     f"run it in the database itself; DETACH {database.name} detaches it",
                 )
-                message = f"{s.verb} on {target}, which lies in the attached database {database.name}"
+                message = f"{s.verb} on {target}, which is in the attached database {database.name}"
             raise MillstreamError(code, message, position=target.position, sql=s.text, hint=hint)
 
     def _refuse_stream_table(self, s: Other, target: Target, name: TableName) -> None:
@@ -323,7 +323,7 @@ class Statements:
         )
 
     def _refuse_source_ddl(self, s: Other, target: Target, name: TableName) -> None:
-        """With block_source_ddl: no DDL on columns a stream table reads, nor dropping the table."""
+        """With block_source_ddl, refuse DDL on columns that a stream table reads, and dropping the table."""
         if not self._settings.block_source_ddl or s.verb not in {"ALTER", "DROP", "CREATE"}:
             return
         if s.verb == "ALTER" and not s.changes_columns and s.renamed_to is None:
@@ -348,7 +348,7 @@ class Statements:
         return False
 
     def _record(self, s: Other, name: TableName) -> None:
-        """Keep the catalog in step with what a statement made or dropped."""
+        """Keep the catalog in step with what a statement created or dropped."""
         match s.verb, s.kind:
             case "CREATE" | "REPLACE", "TABLE":
                 self._lake.adopt(name)
@@ -363,7 +363,7 @@ class Statements:
             case "DROP", "FUNCTION":
                 self._lake.forget(ObjectKind.FUNCTION, name)
             case "ALTER", "TABLE" | "VIEW" if s.renamed_to is not None:
-                # a managed table's files may have moved: what is gone is forgotten, nothing is deleted
+                # a managed table's files may have moved: the old name is forgotten, nothing is deleted
                 for kind in (ObjectKind.TABLE, ObjectKind.VIEW):
                     self._catalog.drop_lake_object(kind, name)
                 new = self._lake.resolve(s.renamed_to.parts)

@@ -1,4 +1,4 @@
-"""What changes a stream table: created, replaced, altered, dropped, and served or no longer served."""
+"""Creates, replaces, alters and drops stream tables, and starts and stops serving them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StreamTables:
     """The definitions of a lake, and where they are served, as users change them.
 
     Args:
-        runtime: gives the part of the lake that needs Spark, and starts it if need be.
+        runtime: returns the part of the lake that needs Spark, and starts it if necessary.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StreamTables:
         *,
         initialize: bool,
     ) -> None:
-        """Put another definition under the same name."""
+        """Replace the definition under a name."""
         runtime = self._runtime()
         runtime.replacements.apply(
             name,
@@ -99,7 +99,7 @@ class StreamTables:
         status: str | None,
         dialect: str | None,
     ) -> None:
-        """Change what is given; only a new query or mode needs Spark."""
+        """Change the given options; only a new query or mode needs Spark."""
         change = Change(
             query=query,
             dialect=dialect,
@@ -119,7 +119,7 @@ class StreamTables:
         return Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds).text
 
     def drop(self, name: TableName, *, cascade: bool, lost: str | None = None) -> None:
-        """Drop a stream table; `lost` is a database that is not to be reached for any more."""
+        """Drop a stream table; `lost` is a database to which no connection is made any more."""
         self._catalog.get(name)
         readers = dag_of(self._catalog).downstream([str(name)]) if cascade else ()
         ids = [t.id for n in (str(name), *readers) if (t := self._catalog.find(TableName.parse(n))) is not None]

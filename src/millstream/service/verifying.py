@@ -1,4 +1,4 @@
-"""`verify`: a stream table's contents compared with its query, as Spark or as PostgreSQL answers it."""
+"""`verify`: compares a stream table's contents with its query, as Spark or as PostgreSQL answers it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Verifying:
     """Compares stream tables with their queries.
 
     Args:
-        runtime: gives the part of the lake that needs Spark, and starts it if need be.
+        runtime: returns the part of the lake that needs Spark, and starts it if necessary.
         spill: a directory for answers that are too large for memory.
     """
 
@@ -46,7 +46,7 @@ class Verifying:
 
         Raises:
             MillstreamError: NOT_POPULATED, SOURCE_MISSING, FRONTIER_LOST; ORACLE_INVALID; with `postgres`
-                NOT_COMPARABLE, ORACLE_FAILED, VALUE_UNSUPPORTED, and what makes a refresh fail.
+                NOT_COMPARABLE, ORACLE_FAILED, VALUE_UNSUPPORTED, and the errors of a refresh.
         """
         table = self._catalog.get(TableName.parse(name))
         oracle = parse_oracle(against)
@@ -73,7 +73,7 @@ class Verifying:
             result = self._refreshing.refresh(table.name, InitiatedBy.MANUAL, held=held)
             if result.action in (Action.FULL, Action.REINITIALIZE):
                 warn(
-                    f"{table.name} was recomputed ({result.reason}) to reach the snapshot it is compared under: "
+                    f"{table.name} was recomputed ({result.reason}) to reach the snapshot that it is compared at: "
                     "the result of earlier refreshes was not compared",
                     NoticeWarning,
                 )

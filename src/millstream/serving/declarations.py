@@ -1,4 +1,4 @@
-"""Declares where stream tables are served, and ends it."""
+"""Declares where stream tables are served, and stops serving them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _TRIGGERS = ("auto", "off", "on")
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Where and how a stream table shall be served.
+    """Where and how a stream table should be served.
 
     Args:
-        to: `database.schema.table`; the schema is `public` where it is left out.
+        to: `database.schema.table`; the schema is `public` by default.
         user_triggers: `auto` lets users' triggers fire, `off` does not; None takes the setting.
-        owner: a role that shall own the table.
+        owner: the role that should own the table.
         grants: roles that may read it.
     """
 
@@ -48,7 +48,7 @@ class ServingDefinitions:
     """Where the stream tables of a lake are served.
 
     Args:
-        key_of: gives the key of a query's result.
+        key_of: returns the key of a query's result.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ServingDefinitions:
         self._key_of = key_of
 
     def check(self, options: ServeOptions) -> None:
-        """Refuse impossible options before anything is made.
+        """Refuse impossible options before anything is created.
 
         Raises:
             MillstreamError: NAME_INVALID, NOT_ATTACHED, NAME_TAKEN, SETTING_INVALID, DATABASE_UNREACHABLE.
@@ -76,22 +76,22 @@ class ServingDefinitions:
         if self._catalog.find_database(database) is None:
             known = ", ".join(d.name for d in self._catalog.databases()) or "none"
             raise MillstreamError(
-                Code.NOT_ATTACHED, f"there is no attached database {database}", hint=f"attached are: {known}"
+                Code.NOT_ATTACHED, f"there is no attached database {database}", hint=f"attached databases: {known}"
             )
         for other in self._catalog.servings(database):
             if (other.schema, other.table) == (schema, table):
                 owner = self._catalog.find_by_id(other.table_id)
                 raise MillstreamError(
                     Code.NAME_TAKEN,
-                    f"{other.name} is what {owner.name if owner else other.table_id} is served as",
+                    f"{owner.name if owner else other.table_id} is already served as {other.name}",
                     hint="serve to another name",
                 )
 
     def declare(self, table: StreamTable, options: ServeOptions) -> Serving | None:
-        """Make the table in its database, empty, and record it; None if it exists and only its options change.
+        """Create the table in its database, empty, and record it; None if it exists and only its options change.
 
         Raises:
-            MillstreamError: SERVE_FAILED if it is served as another already; NAME_TAKEN, PRIVILEGE_MISSING,
+            MillstreamError: SERVE_FAILED if it is already served under another name; NAME_TAKEN, PRIVILEGE_MISSING,
                 UNSUPPORTED_TYPE.
         """
         if (present := self._server.serving_of(table)) is not None:
@@ -100,7 +100,7 @@ class ServingDefinitions:
                 return None
             raise MillstreamError(
                 Code.SERVE_FAILED,
-                f"{table.name} is served as {present.name} already",
+                f"{table.name} is already served as {present.name}",
                 hint=f"ALTER STREAM TABLE {table.name} STOP SERVING first",
             )
         self.check(options)
@@ -109,12 +109,12 @@ class ServingDefinitions:
         target = target_of(serving, feed.schema, self._server.key_of(table))
         live = {s.table_id for s in self._catalog.servings()}
         with self._server.sink(serving, table) as sink:
-            # Recorded first, so that the next refresh or STOP SERVING finds what a crash leaves in the database.
+            # Recorded first, so that after a crash the next refresh or STOP SERVING finds the table in the database.
             self._catalog.put_serving(serving)
             try:
                 sink.declare(target, self._catalog.lake_id(), str(table.name), live)
             except BaseException as e:
-                # A lost connection may have committed or not; the bookkeeping shows it later.
+                # A lost connection may have committed or not; the ledger shows it later.
                 if not isinstance(e, MillstreamError) or e.code is not Code.DATABASE_UNREACHABLE:
                     self._catalog.drop_serving(table.id)
                 raise
@@ -136,7 +136,7 @@ class ServingDefinitions:
         )
 
     def wanted(self, table: StreamTable, options: ServeOptions | None) -> Serving | None:
-        """Where and how a stream table is to be served: as the options say, or as it is now.
+        """Where and how a stream table should be served: as the options say, or as it is now.
 
         Raises:
             MillstreamError: NAME_INVALID, NOT_ATTACHED, NAME_TAKEN, SETTING_INVALID, DATABASE_UNREACHABLE.
@@ -159,7 +159,7 @@ class ServingDefinitions:
         self.rehearse_result(table, served_schema(table.name, fields), self._key_of(compiled), options)
 
     def rehearse_result(self, table: StreamTable, schema: pa.Schema, key: ServedKey, options: ServeOptions) -> None:
-        """The same for a result of those columns, and of that key."""
+        """The same for a result with those columns and that key."""
         new, old = self._declared(table, options), self._server.serving_of(table)
         live = {s.table_id for s in self._catalog.servings() if s.table_id != table.id}
         target = target_of(new, schema, key)
@@ -172,7 +172,7 @@ class ServingDefinitions:
                 sink.drop(target_of(old), cascade=False)
 
     def _change(self, table: StreamTable, serving: Serving, options: ServeOptions) -> None:
-        """Give what a stream table is served as the options that were given."""
+        """Apply the given options to a served table."""
         changed = self._changed(serving, options)
         if changed != serving:
             with self._server.sink(changed, table) as sink:
@@ -180,7 +180,7 @@ class ServingDefinitions:
             self._catalog.put_serving(changed)
 
     def _changed(self, serving: Serving, options: ServeOptions) -> Serving:
-        """A serving with the options that were given; the others stay as they are."""
+        """A serving with the given options; the others stay as they are."""
         details = serving.details
         if options.user_triggers is not None:
             details = replace(details, user_triggers=self._triggers(options))
@@ -190,7 +190,7 @@ class ServingDefinitions:
         return replace(serving, details=replace(details, grants=grants))
 
     def is_served_as(self, table: StreamTable, to: str) -> bool:
-        """Whether a stream table is served under a name already."""
+        """Whether a stream table is already served under a name."""
         serving = self._server.serving_of(table)
         return serving is not None and (serving.database, serving.schema, serving.table) == _parsed(to)
 
@@ -200,10 +200,10 @@ class ServingDefinitions:
         """Drop the table a stream table is served as, if any; `keep_table` leaves it to its users.
 
         Args:
-            lost: a database that is not to be reached for: the table served there stays, and the catalog forgets it.
+            lost: a database to which no connection is made: the table served there stays, and the catalog forgets it.
 
         Raises:
-            MillstreamError: DEPENDENTS_EXIST if others depend on it in the database, unless `cascade`;
+            MillstreamError: DEPENDENTS_EXIST if objects of the database depend on it, unless `cascade`;
                 DATABASE_UNREACHABLE, unless `keep_table`.
         """
         serving = self._server.serving_of(table)
@@ -224,11 +224,11 @@ class ServingDefinitions:
         except MillstreamError as e:
             if not keep_table or e.code not in {Code.DATABASE_UNREACHABLE, Code.DATABASE_REPLACED, Code.NOT_ATTACHED}:
                 raise
-            warn(f"{serving.name} was not dropped, nor was its bookkeeping: {e.message}", ServingWarning)
+            warn(f"{serving.name} and its entry in the ledger were not removed: {e.message}", ServingWarning)
         self._catalog.drop_serving(table.id)
 
     def undo(self, table: StreamTable) -> None:
-        """Take a declaration back, even if its database cannot be reached."""
+        """Undo a declaration, even if its database cannot be reached."""
         try:
             self.stop(table)
         except MillstreamError:

@@ -1,4 +1,4 @@
-"""Derives the keys of results from the present keys of their sources, which may lose or gain one."""
+"""Derives the keys of results from the current keys of their sources, which may lose or gain one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ServedKeys:
     """Derives keys.
 
     Args:
-        compiled: gives the compiled definition of a stream table.
+        compiled: returns the compiled definition of a stream table.
     """
 
     def __init__(self, catalog: Catalog, workers: Workers, compiled: Callable[[StreamTable], Compiled]) -> None:
@@ -37,7 +37,7 @@ class ServedKeys:
         return {name: self._known(name) for name in compiled.sources}
 
     def _known(self, name: str) -> Known:
-        """What is known of a source: of a stream table by its query, of a captured table by its key."""
+        """What is known about a source: from the query of a stream table, from the key of a captured table."""
         parsed = TableName.parse(name)
         for capture in self._catalog.captures(parsed.database) if parsed.database is not None else ():
             if capture.name == name:

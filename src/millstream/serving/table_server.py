@@ -1,6 +1,6 @@
-"""Serves stream tables after their refreshes: from the version a served table has recorded to the public stage's own.
+"""Serves stream tables after their refreshes: applies the changes of the public stage since the served version.
 
-Only the served database records how far a table is served, so the catalog need not follow it.
+Only the served database records which version a table is at; the catalog does not.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SERVING = SessionKind(pin_path, for_users=True, checks_identity=True)
 
 @dataclass(frozen=True)
 class StageFeed:
-    """The public stage of a stream table at its present version, as a served table reads it."""
+    """The public stage of a stream table at its current version, as the source of a served table."""
 
     store: DeltaStore
     table: StreamTable
@@ -101,7 +101,7 @@ class StageFeed:
             if rows.num_rows <= _MAX_COLLECTED_ROWS:
                 return self._shown(rows)
             return map(self._shown, (rows.slice(i, _BATCH_ROWS) for i in range(0, rows.num_rows, _BATCH_ROWS)))
-        if summary.feed_rows <= _MAX_COLLECTED_ROWS:  # which may be an estimate by the files' sizes
+        if summary.feed_rows <= _MAX_COLLECTED_ROWS:  # which may be an estimate from the files' sizes
             rows = changes.frame.limit(_MAX_COLLECTED_ROWS + 1).toArrow()
             if rows.num_rows <= _MAX_COLLECTED_ROWS:
                 return self._shown(rows)
@@ -134,7 +134,7 @@ class StageFeed:
         directory = self.spill / f"serving-{uuid.uuid4().hex[:8]}"
         try:
             frame.write.parquet(str(directory))
-            # Spark writes timestamps in its old format, which knows no nanoseconds of the year 3000
+            # Spark writes INT96 timestamps, whose nanoseconds overflow after the year 2262
             options = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
             files = ds.dataset(directory, format=ds.ParquetFileFormat(read_options=options))
             for batch in files.to_batches(batch_size=_BATCH_ROWS):
@@ -160,8 +160,8 @@ class TableServer:
 
     Args:
         spill: a directory for results that are too large for memory.
-        key_of: gives the key of a stream table's result, as it is now.
-        notify: called with what a user should know.
+        key_of: returns the current key of a stream table's result.
+        notify: called with warnings for the user.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class TableServer:
         """Bring the served table up to the stream table's contents; None if it is not served.
 
         Raises:
-            MillstreamError: SERVE_FAILED, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, ...; the served table is as it was.
+            MillstreamError: SERVE_FAILED, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, ...; the served table is unchanged.
         """
         serving = self.serving_of(table)
         if serving is None:
@@ -201,16 +201,16 @@ class TableServer:
     def replacing(
         self, table: StreamTable, store: DeltaStore, old: Serving | None, new: Serving | None
     ) -> Iterator[None]:
-        """Serve what a stream table will hold, and where it will be served, while the block makes it so in the catalog.
+        """Serve the new contents of a stream table, perhaps under another name, while the block updates the catalog.
 
-        All that is done in the databases is committed at the end of the block, and undone if that fails. Only a process
-        that dies, or a connection that is lost, at that very moment leaves a served table behind the stream table: the
-        next refresh serves it.
+        The changes in the databases are committed at the end of the block, and rolled back if the block fails. Only if
+        the process dies or the connection is lost during this commit is the served table older than the stream table;
+        then the next refresh serves it.
 
         Args:
-            table: as it will be; without contents it is not served, only made.
+            table: as it will be; without contents its served table is created, but not filled.
             old: where it is served until now.
-            new: where it is to be served.
+            new: where it will be served.
 
         Raises:
             MillstreamError: what `serve` raises, NAME_TAKEN, DEPENDENTS_EXIST; nothing has changed.
@@ -239,17 +239,17 @@ class TableServer:
             yield
 
     def moving(self, old: Serving | None, new: Serving) -> Serving:
-        """A serving as it is recorded when it takes the place of another one, until `finish_move`."""
+        """The record of a serving that replaces another one, until `finish_move`."""
         if old is None or old.name == new.name:
             return new
         former = FormerServing(database=old.database, schema=old.schema, table=old.table, details=old.details)
         return replace(new, details=replace(new.details, moved_from=former))
 
     def finish_move(self, table: StreamTable) -> None:
-        """Drop the table a stream table was served as before, in case a process died before it could.
+        """Drop the table a stream table was served as before, if a process died before it could.
 
         Raises:
-            MillstreamError: DATABASE_UNREACHABLE, DEPENDENTS_EXIST, ...: then it is tried again.
+            MillstreamError: DATABASE_UNREACHABLE, DEPENDENTS_EXIST, ...; the next refresh retries it.
         """
         serving = self.serving_of(table)
         if serving is None or (former := serving.details.moved_from) is None:
@@ -300,7 +300,7 @@ class TableServer:
 
     @contextmanager
     def sink(self, serving: Serving, table: StreamTable) -> Iterator[PostgresSink]:
-        """What writes into a database on behalf of a stream table.
+        """A sink that writes a stream table's result into a database.
 
         Raises:
             MillstreamError: NOT_ATTACHED, DATABASE_UNREACHABLE, DATABASE_REPLACED, DEPENDENCY_MISSING.
@@ -319,12 +319,12 @@ class TableServer:
             yield PostgresSink(connection, self.ledger(serving), sources)
 
     def ledger(self, serving: Serving) -> Ledger:
-        """The bookkeeping that a served table is in."""
+        """The ledger that records a served table."""
         return Ledger(serving.details.serving_schema or self._settings.serving_schema)
 
 
 def served_schema(name: naming.TableName, fields: StructType) -> pa.Schema:
-    """The columns of a result as they are handed to a sink.
+    """The columns of a result as a sink takes them.
 
     Raises:
         MillstreamError: UNSUPPORTED_TYPE.
@@ -338,7 +338,7 @@ def served_schema(name: naming.TableName, fields: StructType) -> pa.Schema:
 
 
 def target_of(serving: Serving, schema: pa.Schema | None = None, key: ServedKey | None = None) -> Target:
-    """The served table as it shall be; without a schema and a key, to be dropped.
+    """The served table as it should be; to drop it, no schema and key are needed.
 
     Raises:
         MillstreamError: UNSUPPORTED_TYPE, NAME_INVALID.

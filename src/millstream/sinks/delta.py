@@ -25,7 +25,7 @@ _PREIMAGE, _POSTIMAGE = "update_preimage", "update_postimage"
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Rows as the user sees them: an update is a key that was there before and after."""
+    """Rows as the user sees them: a key that existed before and after counts as an update."""
 
     inserted: int = 0
     updated: int = 0
@@ -33,7 +33,7 @@ class Counts:
 
 
 def change_set(layout: Layout, results: Mapping[str, Rows], expected_version: int) -> tuple[ChangeSet, Counts]:
-    """The change set that a stage's steps ask for, and the rows it changes.
+    """The change set that a stage's steps produce, and how many rows it changes.
 
     Raises:
         MillstreamError: REFRESH_FAILED if the stored table lacks rows the delta removes.
@@ -102,7 +102,7 @@ def _bag_arrow(layout: Layout, net: pa.Table, removed: pa.Table | None) -> tuple
 
 
 def _partitioned(layout: Layout, results: Mapping[str, Rows]) -> tuple[Rows | None, Rows, Counts]:
-    """The rows that come, and those that go, in one step's result."""
+    """The rows that one step's result removes and adds."""
     names, net = [c.name for c in layout.columns], results[NET]
     if isinstance(net, pa.Table):
         comes = pc.greater(net[naming.WEIGHT], 0)
@@ -121,7 +121,7 @@ def _shown(layout: Layout) -> list[str]:
 
 
 def _seen(layout: Layout, net: pa.Table) -> Counts:
-    """How much of a change shows in the columns the user sees: a row may move to another partition unseen."""
+    """The change in the columns the user sees: a row that only moves to another partition does not count."""
     weights = net[naming.WEIGHT]
     if len(_shown(layout)) < len(layout.columns) and not any(
         pa.types.is_nested(net.schema.field(n).type) for n in _shown(layout)
@@ -135,7 +135,7 @@ _MAKERS = {Kind.KEYED: _keyed, Kind.BAG: _bag, Kind.PARTITIONED: _partitioned}
 
 
 def repeated(weighted: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Rows of positive weight, each as often as it counts."""
+    """Rows of positive weight, each repeated as often as its weight says."""
     weights = weighted[naming.WEIGHT].combine_chunks()
     positive = weighted.filter(pc.greater(weights, 0))
     counts = positive[naming.WEIGHT].to_pylist()
@@ -157,7 +157,7 @@ def _bag_frames(layout: Layout, net: DataFrame, removed: DataFrame | None) -> tu
 
 
 def repeated_frame(weighted: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Rows of positive weight, each as often as it counts."""
+    """Rows of positive weight, each repeated as often as its weight says."""
     copies = f.explode(f.sequence(f.lit(1).cast("bigint"), f.col(naming.WEIGHT)))
     return weighted.where(f.col(naming.WEIGHT) > 0).select(*names, copies.alias("__ms_copy")).select(*names)
 
@@ -166,6 +166,6 @@ def _require_found(going: int, found: int) -> None:
     if going != found:
         raise MillstreamError(
             Code.REFRESH_FAILED,
-            f"the delta removes {going} rows and the stored table has {found} of them",
-            hint="the stored table was changed from outside; refresh with FULL",
+            f"the delta removes {going} rows, but the stored table has {found} of them",
+            hint="something else changed the stored table; refresh with FULL",
         )

@@ -1,1 +1,1 @@
-"""Where changes come from: what a refresh reads of its inputs."""
+"""Where changes come from: how a refresh reads its inputs."""

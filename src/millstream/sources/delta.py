@@ -1,7 +1,7 @@
 """A Delta table as an input: its contents at a version, and its changes between two.
 
-A user's table and a stream table are read alike; a stream table's stored columns are given the names its view shows,
-and rows its HAVING hides are left out.
+Users' tables and stream tables are read in the same way; a stream table's stored columns get the names that its view
+shows, and the rows that its HAVING hides are left out.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class DeltaInput:
 
     Args:
         id: its name in frontiers and in the stage's steps.
-        path: where the table lies.
-        stored: the stored column of each column that has another name in the table.
-        hides_rows: whether rows with VISIBLE false are no part of it.
-        table_id: the Delta table's id when it was first read: another one under the same path is another table.
+        path: the table's path.
+        stored: the stored name of each column that has another name in the table.
+        hides_rows: whether rows whose VISIBLE is false are left out.
+        table_id: the Delta table's id when it was first read: a different id under the same path is another table.
     """
 
     id: str
@@ -36,7 +36,7 @@ class DeltaInput:
     table_id: str | None = None
 
     def classify(self, store: DeltaStore, after: int, upto: int, columns: Sequence[str]) -> RangeSummary:
-        """What happened to it, from the log alone."""
+        """Summarise what happened to it, from the log alone."""
         return store.classify(self.path, after, upto, self._stored(columns), self.table_id)
 
     def contents(self, store: DeltaStore, version: int, columns: Sequence[str]) -> DataFrame:
@@ -52,7 +52,7 @@ class DeltaInput:
     def changes(
         self, store: DeltaStore, after: int, upto: int, columns: Sequence[str], summary: RangeSummary | None = None
     ) -> DataFrame:
-        """Its changes as a Z-set; `summary` is what `classify` said of the same range."""
+        """Its changes as a Z-set; `summary` is what `classify` returned for the same range."""
         found = store.changes(self.path, after, upto, self._stored(columns), summary=summary).frame
         return self._shown(found, columns, (naming.WEIGHT,))
 

@@ -1,7 +1,7 @@
-"""Landing: a table that records no changes is copied into the lake, whole, for each refresh that reads it.
+"""Landing: a table that records no changes is copied as a whole into the lake for each refresh that reads it.
 
-The copy is a Delta table, so that a refresh reads it at a version like any other, and `verify` compares with what was
-landed and not with what the source has become since.
+The copy is a Delta table, so that a refresh reads it at a version like any other, and `verify` compares with the copy
+and not with what the source holds by then.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from deltalake import DeltaTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Somebody may still be reading a version that was just superseded.
+# A version that has just been replaced may still be read.
 _KEPT_SECONDS = 3600.0
 
 
 def land(frame: DataFrame, directory: Path, used: Set[int] = frozenset()) -> None:
     """Replace the copy's contents, in one commit, and remove files that no version in use needs any more."""
     writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-    # any column name is allowed where columns are mapped
+    # column mapping allows any column name
     writer.option("delta.columnMapping.mode", "name").save(str(directory))
     _remove_unused(directory, used)
 

@@ -128,7 +128,7 @@ def text_of(select: exp.Select, sql: str) -> str | None:
 
 
 def span_of(select: exp.Select) -> tuple[int, int] | None:
-    """Where its text begins and ends."""
+    """Where the text of a SELECT begins and ends."""
     return select.meta.get(_SPAN)
 
 
@@ -142,7 +142,7 @@ def position_of(node: exp.Expr) -> Position | None:
 
 
 def start_of(node: exp.Expr) -> Position | None:
-    """Where the first of its parts is whose place the parser recorded."""
+    """The position of the first part of a node whose place the parser recorded."""
     placed = [found for found in node.walk() if "line" in found.meta]
     return position_of(min(placed, key=lambda found: int(found.meta["start"]))) if placed else None
 
@@ -156,7 +156,7 @@ def place_of(node: exp.Expr) -> dict[str, int]:
 
 
 def position_of_words(words: str, sql: str) -> Position | None:
-    """Where keywords first occur in the text, outside strings and comments; None if they are not in capitals.
+    """Where keywords first occur in the text, outside strings and comments; None if `words` is not in capitals.
 
     >>> str(position_of_words("GROUP BY", "SELECT 'GROUP BY' FROM t\\nGROUP BY a"))
     'line 2, column 1'

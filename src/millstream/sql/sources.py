@@ -25,11 +25,10 @@ class NativeType:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table or stream table that a query may read: its identity in frontiers, its columns, and why its changes cannot
-    be read, if so.
+    """A table or stream table that a query may read: its identity in frontiers and its columns.
 
-    `unreadable` maps columns to the reason why no query may use them; they have the type void, so that the others can
-    be used. `native_types` are those of an attached database.
+    `obstacle` says why its changes cannot be read. `unreadable` maps columns to the reason why no query may use them;
+    they have the type void, so that the others can be used. `native_types` are those of an attached database.
     """
 
     id: str
@@ -58,7 +57,7 @@ class Sources(Protocol):
     """Looks up the tables and views of a lake."""
 
     def find(self, parts: Sequence[str]) -> Source | View | None:
-        """The object of that name, of one to three parts."""
+        """The object with this name, which has one to three parts."""
 
 
 class Analyzer(Protocol):

@@ -1,4 +1,4 @@
-"""DuckDB as the front end's type oracle, and tables of a dictionary as its sources."""
+"""DuckDB as the front end's type oracle, and a dictionary of tables as its sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPARK_TYPES = {
     "DATE": "date",
     "TIMESTAMP": "timestamp_ntz",
     "TIMESTAMP WITH TIME ZONE": "timestamp",
-    '"NULL"': "int",  # DuckDB has no column of the type of NULL either
+    '"NULL"': "int",  # DuckDB also stores a column of NULLs as an integer
 }
 
 
@@ -41,7 +41,7 @@ def _spark_type(type_: str) -> str:
 
 
 class DuckAnalyzer:
-    """Describes queries by DuckDB."""
+    """Describes queries with DuckDB."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -52,7 +52,7 @@ class DuckAnalyzer:
         return tuple(Column(r[0], _spark_type(r[1])) for r in rows)
 
     def names(self, text: str) -> tuple[str, ...] | None:
-        """Nothing: DuckDB has other names for expressions than Spark."""
+        """None: DuckDB names expressions differently from Spark."""
         return None
 
     def is_scalar(self, query: exp.Query, expressions: Sequence[exp.Expr]) -> bool:
@@ -81,7 +81,7 @@ class Tables:
 
 
 def duck_type(type_: str) -> str:
-    """A type of Spark's as DuckDB spells it."""
+    """A Spark type in DuckDB's spelling."""
     if type_.startswith("array<"):
         return duck_type(type_[len("array<") : -1]) + "[]"
     return _DUCK_TYPES.get(type_) or re.sub("string", "VARCHAR", type_)

@@ -1,4 +1,4 @@
-"""The oracle of all property tests: after every refresh the contents are the query's result, as bags."""
+"""The check of all property tests: after every refresh the contents equal the query's result, as bags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def assert_follows(query: str, tables: Tables, scenario: Scenario, oracle: str |
     A refresh that can only add rows is run as an append every other time.
 
     Args:
-        oracle: the query in DuckDB's SQL, where it differs.
+        oracle: the query in DuckDB's SQL, if it differs.
     """
     table = DuckStreamTable(query, tables, oracle=oracle)
     table.change(scenario.initial)
@@ -39,7 +39,7 @@ def assert_follows(query: str, tables: Tables, scenario: Scenario, oracle: str |
 
 
 def assert_exact(table: DuckStreamTable, when: str) -> None:
-    """The contents are the query's result."""
+    """Assert that the contents equal the query's result."""
     contents, expected = table.contents(), table.expected()
     if contents != expected:
         raise AssertionError(
@@ -48,9 +48,9 @@ def assert_exact(table: DuckStreamTable, when: str) -> None:
 
 
 def assert_counted(table: DuckStreamTable, before: list[tuple[Row, Row]]) -> None:
-    """The rows inserted, updated and deleted are what a user sees who compares before and after by key.
+    """Assert that the counts of inserted, updated and deleted rows match a comparison of before and after by key.
 
-    The one row of a global aggregate has the empty key; a bag's rows have none, so that they are not updated.
+    The single row of a global aggregate has the empty key; a bag's rows have no key, so they are never updated.
     """
     after = table.keyed_contents()
     if table.stages[-1].stage.layout.kind is Kind.KEYED:

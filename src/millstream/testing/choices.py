@@ -1,4 +1,4 @@
-"""Where random cases get their choices from: hypothesis, which can shrink a failing case, or a seed, which is fast."""
+"""The source of choices for random cases: hypothesis, which can shrink a failing case, or a seed, which is fast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Choices:
-    """Choices made of whole numbers; smaller ones stand for simpler cases."""
+    """Choices made from whole numbers; smaller numbers mean simpler cases."""
 
     def __init__(self, number: Callable[[int, int], int]) -> None:
         self.number = number
@@ -33,7 +33,7 @@ class Choices:
         return options[self.number(0, len(options) - 1)]
 
     def chance(self, one_in: int) -> bool:
-        """True once in so many times."""
+        """True once in `one_in` times."""
         return self.number(0, one_in - 1) == one_in - 1
 
     def some(self, options: Sequence[T], most: int) -> list[T]:

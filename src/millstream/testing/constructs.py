@@ -1,6 +1,6 @@
-"""One example of every construct of SQL, for the support matrix, which is computed from them.
+"""One example of every SQL construct; the support matrix is computed from them.
 
-To have a construct in the matrix, add a line: its name, and the shortest query that has it. The tables are `TABLES`.
+To add a construct to the matrix, add a line: its name, and the shortest query that uses it. The tables are `TABLES`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CONSTRUCTS: dict[str, Examples] = {
         ("INTERSECT ALL", "SELECT a FROM t INTERSECT ALL SELECT a FROM u"),
         ("EXCEPT", "SELECT a FROM t EXCEPT SELECT a FROM u"),
         ("EXCEPT ALL", "SELECT a FROM t EXCEPT ALL SELECT a FROM u"),
-        ("a tree of them", "SELECT a FROM t UNION ALL (SELECT a FROM u EXCEPT SELECT k FROM v)"),
+        ("nested set operations", "SELECT a FROM t UNION ALL (SELECT a FROM u EXCEPT SELECT k FROM v)"),
         ("BY NAME", "SELECT a FROM t UNION ALL BY NAME SELECT a FROM u"),
     ),
     "Aggregates": (
@@ -94,7 +94,7 @@ CONSTRUCTS: dict[str, Examples] = {
         ("LISTAGG", "SELECT a, LISTAGG(s, ',') WITHIN GROUP (ORDER BY s) AS x FROM t GROUP BY a"),
         ("PERCENTILE", "SELECT a, PERCENTILE(b, 0.5) AS x FROM t GROUP BY a"),
         ("PERCENTILE_CONT", "SELECT a, PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY b) AS x FROM t GROUP BY a"),
-        ("approximate ones", "SELECT a, APPROX_COUNT_DISTINCT(b) AS n FROM t GROUP BY a"),
+        ("approximate aggregates", "SELECT a, APPROX_COUNT_DISTINCT(b) AS n FROM t GROUP BY a"),
         ("sketches", "SELECT HISTOGRAM_NUMERIC(b, 3) AS h FROM t"),
         ("FILTER", "SELECT a, SUM(b) FILTER (WHERE b > 1) AS n FROM t GROUP BY a"),
         ("HAVING", "SELECT a, SUM(b) AS n FROM t GROUP BY a HAVING COUNT(*) > 1"),
@@ -143,7 +143,7 @@ CONSTRUCTS: dict[str, Examples] = {
     "Common table expressions": (
         ("WITH", "WITH q AS (SELECT a, SUM(b) AS n FROM t GROUP BY a) SELECT a FROM q WHERE n > 1"),
         (
-            "one that is read twice",
+            "a CTE that is read twice",
             "WITH q AS (SELECT a, b FROM t WHERE b > 1) SELECT x.a FROM q x JOIN q y ON x.a = y.b",
         ),
         (
@@ -155,7 +155,7 @@ CONSTRUCTS: dict[str, Examples] = {
             "WITH RECURSIVE q AS (SELECT a FROM t UNION ALL SELECT t.b FROM q JOIN t ON q.a = t.a) SELECT a FROM q",
         ),
     ),
-    "What is not a function of the rows": (
+    "Results that depend on more than the rows": (
         ("the current time", "SELECT a FROM w WHERE day > CURRENT_DATE"),
         ("the current time as a column", "SELECT a, DATEDIFF(CURRENT_DATE, day) AS age FROM w"),
         ("the current time in HAVING", "SELECT a FROM w GROUP BY a HAVING MAX(day) > CURRENT_DATE"),

@@ -61,8 +61,8 @@ START = datetime(2024, 1, 1, 1)
 def shared_connection() -> duckdb.DuckDBPyConnection:
     """The process's connection: opening one takes longer than a hundred refreshes of small tables."""
     db = duckdb.connect()
-    # Planning a handful of rows is most of the work. A case that grows large is a mistake of the test: it must fail
-    # at once, and fill neither the memory nor the disk.
+    # With a handful of rows, planning is most of the work. A case that grows large is a mistake in the test: it must
+    # fail immediately, and fill neither the memory nor the disk.
     db.execute("CREATE MACRO raise_error(message) AS error(message)")
     db.execute("SET threads = 1; PRAGMA disable_optimizer; SET memory_limit = '1GB'; SET temp_directory = ''")
     db.execute("SET TimeZone = 'UTC'")
@@ -71,7 +71,7 @@ def shared_connection() -> duckdb.DuckDBPyConnection:
 
 @dataclass(frozen=True)
 class DuckPlan:
-    """A query compiled for DuckDB: its stages and, as they are asked for, the texts of their steps."""
+    """A query compiled for DuckDB: its stages and, built on first use, the texts of their steps."""
 
     query: str
     stages: tuple[NamedStage, ...]
@@ -90,7 +90,7 @@ class DuckPlan:
 
 
 def compile_query(query: str, tables: Mapping[str, tuple[Column, ...]]) -> DuckPlan:
-    """Compile a query over source tables; the same ones are compiled once."""
+    """Compile a query over source tables; equal ones are compiled once."""
     return _compile(query, tuple(tables.items()))
 
 
@@ -101,13 +101,13 @@ def _compile(query: str, tables: Schema) -> DuckPlan:
     lowered = lower(tree, query, Tables(dict(tables)), analyzer)
     relation = rewrite(lowered.relation)
     validate(relation, query, analyzer)
-    # where SQL allows several results, the oracle is the query of the operators, which allow one
+    # if SQL allows several results, the oracle is the query of the operators, which allow only one
     oracle = standalone(relation) if lowered.open_results else tree
     return DuckPlan(query, split(relation), oracle_text(oracle))
 
 
 def oracle_text(query: exp.Query) -> str:
-    """A query in DuckDB's SQL, the current time a parameter."""
+    """A query in DuckDB's SQL, with the current time as a parameter."""
     timed = at(with_one_current_time(query), NOW)
     assert isinstance(timed, exp.Query)
     return to_sql(timed, "duckdb")
@@ -117,7 +117,8 @@ def oracle_text(query: exp.Query) -> str:
 class DuckStreamTable:
     """A stream table over DuckDB tables: loaded once, then refreshed after each batch of changes.
 
-    All tables are temporary ones of the connection, so that two stream tables alive at once need a connection each.
+    All tables are temporary tables of the connection, so two stream tables in use at the same time need one connection
+    each.
     """
 
     query: str
@@ -150,16 +151,16 @@ class DuckStreamTable:
     def change(self, batch: Batch) -> None:
         """Apply weighted rows to the sources and keep them as the change feed of the next refresh.
 
-        Changes to tables the query does not read are left out.
+        Changes to tables that the query does not read are ignored.
         """
         for name in self.rows.keys() & batch.keys():
             self.pending[name] += batch[name]
             for row, weight in batch[name]:
                 self.rows[name][row] += weight
-            assert all(n >= 0 for n in self.rows[name].values()), f"the test removes rows of {name} that are not there"
+            assert all(n >= 0 for n in self.rows[name].values()), f"the test removes rows of {name} that do not exist"
 
     def pass_time(self, hours: int) -> None:
-        """Move the time of the next refresh; a clock that is corrected may also go back."""
+        """Change the time of the next refresh; a clock that is corrected may also go back."""
         self.now += timedelta(hours=hours)
 
     # Refreshes
@@ -189,7 +190,7 @@ class DuckStreamTable:
                 self._run(named, steps)
                 self._execute(_apply(named, [step.name for step in steps]))
                 changed.add(named.name)
-        self.at_once = not self.at_once  # refreshes alternate between the two
+        self.at_once = not self.at_once  # refreshes alternate between both
         self._done()
 
     def can_append(self) -> bool:
@@ -199,7 +200,7 @@ class DuckStreamTable:
         return only_inserts and len(self.stages) == 1 and isinstance(stage, BagStage) and stage.is_monotone
 
     def append(self) -> None:
-        """The refresh of a table that can only grow: its additions, without a look at what is stored."""
+        """The refresh of a table that can only grow: its additions, without looking at the stored rows."""
         changed = frozenset(name for name, rows in self.pending.items() if rows)
         named = self.stages[-1]
         assert isinstance(named.stage, BagStage)
@@ -231,7 +232,7 @@ class DuckStreamTable:
                 f"CREATE OR REPLACE TEMP VIEW {STORED} AS SELECT {names} FROM {_stored(named)}",
             ]
         )
-        there: set[str] = set()  # of two steps of one name, one runs
+        there: set[str] = set()  # of two steps with the same name, one runs
         for step in steps:
             if not self._applies(step):
                 if step.name not in there:
@@ -248,7 +249,7 @@ class DuckStreamTable:
                 self._execute([_create(step.name, self.plan.text(step.relation))])
 
     def _applies(self, step: AnyStep) -> bool:
-        """Whether the step that its condition names requires it."""
+        """Whether the step named in its condition requires it."""
         if step.only_if:
             return self._has_more(step.only_if)
         return not (isinstance(step, Fixpoint) and step.unless and self._has_more(step.unless))
@@ -264,13 +265,13 @@ class DuckStreamTable:
         for _ in range(MAX_RECURSION):
             if not self._fetch(f"SELECT 1 FROM {FRONTIER} LIMIT 1"):
                 return
-            # what is read may not be replaced before it is read
+            # the body reads the frontier, so the frontier is replaced only after that
             found = _create("next_frontier", self.plan.text(step.body.relation))
             self._execute([found, _create(FRONTIER, "FROM next_frontier"), f"INSERT INTO {step.name} FROM {FRONTIER}"])
         raise AssertionError("the recursion does not end")
 
     def shown(self) -> Counter[str]:
-        """What the last refresh, if it ran, says the user sees: rows inserted, updated, deleted."""
+        """The rows inserted, updated and deleted for the user, as counted by the last refresh, if it ran."""
         steps = {name.removeprefix(f"{PUBLIC}.") for name in self.steps_run if name.startswith(f"{PUBLIC}.")}
         found: Counter[str] = Counter()
         for step in steps & {CHANGES, RECOMPUTED}:
@@ -327,7 +328,7 @@ class DuckStreamTable:
 
 
 def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:
-    """Replace stored rows as the steps say, and keep what changed as the stage's own change feed."""
+    """Replace stored rows as the steps require, and keep the changes as the stage's own change feed."""
     stored = _stored(named)
     names = [c.name for c in named.stage.layout.columns]
     feed = f"(SELECT *, 0::BIGINT AS {naming.WEIGHT} FROM {stored} LIMIT 0)"
@@ -363,13 +364,13 @@ def _apply(named: NamedStage, steps: Sequence[str]) -> list[str]:
 
 
 def _append(named: NamedStage) -> str:
-    """Add the rows of positive weight, each as often as it counts."""
+    """Add the rows of positive weight, each as often as its weight."""
     names = quoted_names(c.name for c in named.stage.layout.columns)
     return f"INSERT INTO {_stored(named)} {_repeated(names, NET)}"
 
 
 def _repeated(names: str, weighted: str) -> str:
-    """The rows of positive weight, each as often as it counts."""
+    """The rows of positive weight, each as often as its weight."""
     once = f"SELECT {names}, unnest(range({naming.WEIGHT})) FROM {weighted} WHERE {naming.WEIGHT} > 0"
     return f"SELECT {names} FROM ({once})"
 
@@ -398,7 +399,7 @@ def _bag(rows: Any) -> Counter[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """A value that can be hashed; doubles without the digits that depend on the order of a sum."""
+    """A hashable value; doubles without the digits that depend on the order of a sum."""
     if isinstance(value, list):
         return tuple(_plain(v) for v in value)
     return round(value, 9) if isinstance(value, float) else value

@@ -1,7 +1,7 @@
-"""Golden files: inputs and expected outputs, side by side.
+"""Golden files: inputs with their expected outputs.
 
 A file holds cases separated by blank lines: lines `# title: ...` and other headers, the input, a line `----`, and the
-output. With MILLSTREAM_UPDATE_FIXTURES set in the environment the outputs are written instead of compared.
+output. If the environment variable MILLSTREAM_UPDATE_FIXTURES is set, the outputs are written instead of compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LINE = "----"
 
 @dataclass(frozen=True)
 class Case:
-    """One input with its headers and the output expected of it."""
+    """One input with its headers and its expected output."""
 
     text: str
     expected: str
@@ -35,7 +35,7 @@ def read_cases(path: Path) -> list[Case]:
 
 
 def assert_golden(path: Path, compute: Callable[[Case], str]) -> None:
-    """Every case of the file has the output that the file says."""
+    """Assert that every case of the file has its expected output."""
     cases = read_cases(path)
     outputs = [compute(case).strip() for case in cases]
     if os.environ.get(UPDATE):

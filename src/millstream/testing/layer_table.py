@@ -1,6 +1,6 @@
 """Writes the table of layers in `docs/architecture.md` from import-linter's contract and the packages' docstrings.
 
-`python -m millstream.testing.layer_table` writes it; with `--check` it only says whether it is up to date.
+`python -m millstream.testing.layer_table` writes it; with `--check` it only reports whether it is up to date.
 """
 
 from __future__ import annotations

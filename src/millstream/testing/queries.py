@@ -1,6 +1,6 @@
-"""Random queries: operators on operators, as SQL text, a few deep.
+"""Random queries: nested operators, a few levels deep, as SQL text.
 
-The text is drawn, not the operators, so that the front end is under test as well, and the oracle reads what a user
+The text is generated, not the operators, so that the front end is tested as well, and the oracle reads what a user
 would have written. Output columns get new names (`c1`, `c2`, ...), so that no reference is ambiguous. A join that could
 grow too large is left out: joins of joins of a dozen rows soon have millions.
 """
@@ -24,7 +24,7 @@ _JOINS = ("JOIN", "LEFT JOIN", "JOIN", "RIGHT JOIN", "FULL JOIN")
 
 @dataclass(frozen=True)
 class From:
-    """What may stand in FROM, and how many rows it has at most, about."""
+    """An item of FROM, and roughly how many rows it has at most."""
 
     text: str
     columns: tuple[Col, ...]
@@ -33,12 +33,12 @@ class From:
 
 @st.composite
 def queries(draw: st.DrawFn, tables: Tables, *, least: int = 3, most: int = 5, reads_clock: bool = False) -> str:
-    """Random queries of three to five operators, scans not counted."""
+    """Random queries of three to five operators, not counting scans."""
     return make_query(Choices.drawn(draw), tables, least=least, most=most, reads_clock=reads_clock)
 
 
 def make_query(choices: Choices, tables: Tables, *, least: int = 3, most: int = 5, reads_clock: bool = False) -> str:
-    """A query of the given choices, of that many operators."""
+    """A query from the given choices, with `least` to `most` operators."""
     return _Builder(choices, tables, reads_clock=reads_clock).query(choices.number(least, most))
 
 
@@ -115,7 +115,7 @@ class _Builder:
         if shown is keys:
             ways += ["ALL", ", ".join(str(n + 1) for n in range(len(keys)))]
         if len(keys) == 2 and self._chance(4):
-            # without the empty set: of no rows Spark makes no group, DuckDB one
+            # without the empty set: for no rows, Spark returns no group, DuckDB one
             ways = [f"{keys[0].text}, ROLLUP ({keys[1].text})", f"GROUPING SETS (({keys[0].text}), ({keys[1].text}))"]
         return self._aggregate(source, f" GROUP BY {self._pick(ways)}", keys, shown, 2 * source.rows)
 
@@ -125,7 +125,7 @@ class _Builder:
     def _aggregate(self, source: From, grouping: str, keys: Sequence[Col], shown: Sequence[Col], rows: int) -> From:
         calls = [self._scalars.call(source.columns) for _ in range(self._choices.number(1, 3))]
         text = source.text + grouping
-        if self._chance(4) and not grouping.endswith(" ALL"):  # DuckDB also groups by what HAVING names
+        if self._chance(4) and not grouping.endswith(" ALL"):  # DuckDB would also group by the columns in HAVING
             compared = [*keys, *(c for c in calls if c.kind != "dbl")] or calls
             text += f" HAVING {self._scalars.predicate(compared)}"
         return self._select(text, [*shown, *calls], rows)
@@ -148,7 +148,7 @@ class _Builder:
         return self._select(text, self._some(columns, 4), _product(inputs))
 
     def _using(self, operators: int) -> From:
-        """A join by a column of one name, which then is one column."""
+        """A join on a column that both sides have, which becomes one column."""
         left, right = self._relation(operators // 2), self._relation(operators - operators // 2)
         pairs = [(x, y) for x in left.columns for y in right.columns if x.kind == y.kind != "dbl"]
         if not pairs or _is_too_large([left, right]):
@@ -190,7 +190,7 @@ class _Builder:
         return self._select(text, outer.columns, outer.rows)
 
     def _value(self, operators: int) -> From:
-        """A subquery as a value: of a column, of a condition, under OR."""
+        """A subquery as a value: as a column, in a condition, under OR."""
         outer, inner = (self._aliased(self._relation(operators // 2)) for _ in range(2))
         correlated = self._scalars.condition(outer.columns, inner.columns)
         exact = [c for c in inner.columns if c.kind in {"int", "big"}]
@@ -222,7 +222,7 @@ class _Builder:
             order = ", ".join(f"{c.text}{self._pick(['', ' DESC'])}" for c in source.columns)
             column = self._pick(numbers)
             of_peers = [("RANK()", "int"), (f"COUNT({column.text})", "big"), (f"MAX({column.text})", column.kind)]
-            # a second call that distinguishes equal rows could pair them with the first one's values in any way
+            # a second call that distinguishes equal rows could combine them with the first call's values arbitrarily
             of_rows = [] if calls else [("ROW_NUMBER()", "int"), (f"LAG({column.text})", column.kind)]
             call, kind = self._pick([*of_rows, *of_peers])
             over = "" if self._chance(5) else f"PARTITION BY {partition} "
@@ -258,7 +258,7 @@ class _Builder:
         return self._select(f"{outer.text} {join}", [*self._some(outer.columns, 3), *added], _product([outer, inner]))
 
     def _recursion(self, operators: int) -> From:
-        """What can be reached in two steps; without a bound UNION ALL would not end, and Spark runs no UNION there."""
+        """What can be reached in two steps; without a bound, UNION ALL would not end, and Spark cannot run UNION."""
         base, step = (self._aliased(self._relation(operators // 2)) for _ in range(2))
         name, key, depth = self._fresh("r"), self._fresh("c"), self._fresh("c")
         start, source, target = (self._scalars.of_kind("int", side.columns) for side in (base, step, step))
@@ -304,7 +304,7 @@ class _Builder:
     # Pieces
 
     def _exact(self, source: From) -> From:
-        """Without columns of floating-point numbers, whose order depends on how they were computed."""
+        """The source without floating-point columns, whose order depends on how they were computed."""
         if all(c.kind != "dbl" for c in source.columns):
             return source
         aliased = self._aliased(source)

@@ -1,6 +1,6 @@
 """Writes the pages of errors, reasons and settings from the code, so that they cannot go stale.
 
-`python -m millstream.testing.reference_docs` writes them; with `--check` it only says whether they are up to date.
+`python -m millstream.testing.reference_docs` writes them; with `--check` it only reports whether they are up to date.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SHOWN_IN = {
         "last written and, for all but `CHANGED`, why as a whole.",
     ),
     Place.SOURCES: (
-        "In `millstream sources`, for a captured table that is not followed: one of these, the code of an",
+        "In `millstream sources`, for a captured table that is not brought forward: one of these, the code of an",
         "[error](errors.md) with its message, or a sentence about the table.",
     ),
 }
@@ -104,7 +104,7 @@ def settings_page() -> str:
 
 
 def _descriptions() -> dict[str, str]:
-    """The string behind each field of `Settings`."""
+    """The docstring of each field of `Settings`."""
     body = next(
         node
         for node in ast.parse(inspect.getsource(settings)).body

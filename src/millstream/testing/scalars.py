@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from millstream.testing.choices import Choices
 
 KINDS = {"int": "int", "bigint": "big", "string": "str", "decimal(10,2)": "dec"}
-"""What may be done with a column of a type; there are also `bool`, and `dbl`, which is compared with nothing."""
+"""The kind of each type, which determines what expressions use it; also `bool`, and `dbl`, which is never compared."""
 
 _NUMERIC = {"int", "big", "dec"}
 _LITERALS = {"int": ("1", "2", "0"), "big": ("1", "2", "3"), "str": ("'x'", "'y'"), "dec": ("1.50", "2.25")}
-# a number that changes with time, and is not too rare among the others
+# a number that changes with time, and often equals one of the others
 _HOUR = "CAST(HOUR(CURRENT_TIMESTAMP()) % 4 AS INT)"
 _COMPARISONS = ("=", "<>", "<", ">=", "<=>")
 
 
 @dataclass(frozen=True)
 class Col:
-    """A column or an expression as others may refer to it, and its kind."""
+    """A column or an expression, as other expressions refer to it, and its kind."""
 
     text: str
     kind: str
@@ -27,7 +27,7 @@ class Col:
 
 @dataclass(frozen=True)
 class Scalars:
-    """Makes expressions of the given choices; those with the current time change though their columns do not."""
+    """Builds expressions from the given choices; those with the current time change although their columns do not."""
 
     choices: Choices
     reads_clock: bool = False

@@ -1,7 +1,7 @@
 """Random source tables and random changes to them.
 
-Values come from small domains, so that keys meet, rows repeat and NULLs are everywhere. A change is one number, read
-against the rows that exist at that moment: a batch never removes rows that do not exist, and shrinks well.
+Values come from small domains, so that keys match, rows repeat and NULLs are common. A change is one number, decoded
+against the rows that exist at that time: a batch never removes rows that do not exist, and shrinks well.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HOURS = (1, 0, 2, 4, 24, -1)
 
 @dataclass(frozen=True)
 class Step:
-    """A batch of changes, whether a refresh follows at once or the next batch comes first, and how time passes."""
+    """A batch of changes, whether a refresh follows before the next batch, and how many hours pass."""
 
     changes: Mapping[str, Weighted]
     refreshes: bool
@@ -71,10 +71,10 @@ def scenarios(
 def make_scenario(
     choices: Choices, tables: Tables, *, max_rows: int = 7, max_steps: int = 4, time_passes: bool = False
 ) -> Scenario:
-    """A scenario of the given choices.
+    """A scenario from the given choices.
 
-    Without a refresh between them batches make one big step, with one after each many small ones. Where time passes,
-    there are also steps in which nothing else happens.
+    Without a refresh between them, batches form one big step; with a refresh after each, many small ones. If time
+    passes, there are also steps in which nothing else happens.
     """
     contents: dict[str, Counter[Row]] = {}
     initial: dict[str, Weighted] = {}
@@ -93,7 +93,7 @@ def make_scenario(
 
 
 def _change(columns: tuple[Column, ...], contents: Counter[Row], number: int) -> Weighted:
-    """Read a number as a change, apply it to the contents, and give it as weighted rows."""
+    """Decode a number as a change, apply it to the contents, and return it as weighted rows."""
     number, kind = divmod(number, len(_KINDS))
     number, place = divmod(number, 16)
     row = _row(columns, number)
@@ -121,7 +121,7 @@ def _weighted(kind: str, row: Row, picked: Row | None, there: list[Row], place: 
             return [(picked, -1), (picked, 1)]
         case "all":
             return [(picked, -there.count(picked))]
-    # purge: a whole group, or all partners of a join key, go at once
+    # purge: a whole group, or all partners of a join key, is removed in one change
     return [(r, -n) for r, n in Counter(there).items() if r[0] == picked[0]]
 
 

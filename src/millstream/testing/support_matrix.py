@@ -1,9 +1,9 @@
 """Writes docs/support-matrix.md: every construct, how it is maintained, and when it is recomputed instead.
 
-Each example of `constructs` is lowered and split into stages as a stream table's query is; the page shows the
-result, so that it cannot promise what the code refuses, or the other way round.
+Each example of `constructs` is lowered and split into stages like a stream table's query; the page shows the result, so
+that it cannot promise what the code refuses, or the other way round.
 
-`python -m millstream.testing.support_matrix` writes the page; with `--check` it only says whether it is up to date.
+`python -m millstream.testing.support_matrix` writes the page; with `--check` it only reports whether it is up to date.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from millstream.testing.analyzer import DuckAnalyzer, Tables
 from millstream.testing.constructs import CONSTRUCTS, TABLES, VIEWS
 from millstream.testing.duck import shared_connection
 
-# True of every query, so they are shown only where nothing else distinguishes a construct.
+# True for every query, so they are shown only if nothing else distinguishes a construct.
 _PLAIN = ("change feed", "filter of the delta", "projection of the delta", "of the rows of touched partitions")
-# An example that is invalid, and not refused, must be corrected instead of shown in the matrix.
+# An example that is invalid, rather than refused, must be corrected instead of shown in the matrix.
 _REFUSALS = {Code.UNSUPPORTED_SQL, Code.VOLATILE_FUNCTION, Code.UNSUPPORTED_TYPE}
 
 
 class _Analyzer(DuckAnalyzer):
-    """DuckDB, as far as it knows the functions; the types of Spark's own are not known here, and matter little."""
+    """DuckDB, as far as it knows the functions; the types of Spark's own functions are unknown, and matter little."""
 
     def describe(self, query: exp.Query) -> tuple[Column, ...]:
         """The names and types of the query's columns."""
@@ -71,14 +71,14 @@ class Support:
         if self.refusal is not None:
             given = self.refusal.hint or ""
             hint = given.removesuffix(RECOMPUTE).rstrip("; ")
-            verdict = "always, in AUTO and FULL" if given.endswith(RECOMPUTE) else "never: no mode takes it"
+            verdict = "always, in AUTO and FULL" if given.endswith(RECOMPUTE) else "never: no mode accepts it"
             return f"{verdict}; instead: {hint}" if hint else verdict
         special = dict.fromkeys(o.falls_back.rstrip(".") for o in self.operators if o.falls_back)
         return "; ".join(f for f in special if not f.startswith("never")) or "never"
 
 
 def support_of(sql: str) -> Support:
-    """Compile a query as far as that needs no Spark."""
+    """Compile a query as far as possible without Spark."""
     analyzer = _Analyzer(shared_connection())
     try:
         refuse_in_every_mode(parse_query(sql), sql)
@@ -112,7 +112,7 @@ def page() -> str:
             lines.append(f"| {_cell(name)} | `{_cell(sql)}` | {_cell(support.how)} | {_cell(support.fallback)} |")
     lines += [
         "",
-        "## When any of them is recomputed",
+        "## When any query is recomputed",
         "",
         "The reason recorded with such a refresh starts with one of these codes. DIFFERENTIAL STRICT fails instead;",
         "those marked AUTO are a matter of cost, which DIFFERENTIAL does not weigh.",

@@ -11,13 +11,13 @@ Row = tuple[Any, ...]
 
 
 def values(columns: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
-    """A query that gives the rows, with columns of the given names and types.
+    """A query that returns the rows, with columns of the given names and types.
 
     >>> values([("a", "INT")], [(1,), (None,)])
     'SELECT CAST("a" AS INT) AS "a" FROM (VALUES (1), (NULL)) AS v("a")'
     """
     items = ", ".join(f'CAST("{name}" AS {type_}) AS "{name}"' for name, type_ in columns)
-    # VALUES needs a row: a table without rows is one with a row that is filtered out
+    # VALUES needs a row: for a table without rows, one row is filtered out
     body = ", ".join(_tuple(row) for row in rows) or _tuple((None,) * len(columns))
     text = f"SELECT {items} FROM (VALUES {body}) AS v({quoted_names(name for name, _ in columns)})"
     return text if rows else f"{text} WHERE false"

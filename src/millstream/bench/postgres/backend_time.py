@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 _NANOSECONDS = 1e-9
-_USER_TICKS, _SYSTEM_TICKS = 11, 12  # counted after the program's name, which may hold blanks
+_USER_TICKS, _SYSTEM_TICKS = 11, 12  # counted after the program's name, which may contain spaces
 
 
 def cpu_seconds(pid: int) -> float:

@@ -57,7 +57,7 @@ def measure(
 
 
 def trivial_job_ms(ms: Millstream) -> float:
-    """The yardstick of fixed cost."""
+    """The median of the smallest Spark job, the yardstick of fixed cost."""
     times = []
     for _ in range(_JOBS):
         start = time.perf_counter()
@@ -124,7 +124,7 @@ class _Served:
         with self.shop.server.superuser(self.shop.name) as superuser:
             count = superuser.execute(f"SELECT count(*) FROM ({apart}) AS apart".encode()).fetchone()
         if count != (0,):
-            raise AssertionError(f"what is served ({self.way}) differs from the query's result")
+            raise AssertionError(f"the served table ({self.way}) differs from the query's result")
         (source,) = (s for s in self.ms.sources() if s.name == self.database)
         if source.mode.lower() != self.way:
             raise AssertionError(f"{source.name} is captured by {source.mode}")

@@ -4,7 +4,7 @@ Each round runs them on every table, in random order. Single-row statements alte
 steps, because the machine's speed varies from second to second and every table should get its share of both. They are
 sent in pipelines, so that the server's process does not sleep between them: waking it takes as long as a statement, and
 how often that happens has nothing to do with capture. One table without capture is measured twice; the difference
-between the two is the noise. Another lies on a server whose `wal_level` is not logical, to measure what that costs.
+between the two is the noise. Another is on a server whose `wal_level` is not logical, to measure what that costs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from millstream.sources.postgres.wal.slot import advance, drop_slot, flush_wal, 
 from millstream.sources.postgres.wal.slot_creation import create_slot
 
 _SLOT_SECONDS = 60.0
-_TURN = 100  # statements for one row; few enough that a pipeline's requests and answers fit into the socket
+_TURN = 100  # statements for one row; few enough that a pipeline's requests and answers fit into the socket's buffer
 
 
 class Way(StrEnum):
@@ -135,7 +135,7 @@ class _Table:
             self.connection.pgconn.prepare(name.encode(), statement.as_bytes(self.connection))
 
     def empty(self) -> None:
-        """Have table, buffer and slot be as they were."""
+        """Empty the table and its buffer, and advance the slot."""
         self.connection.execute(sql.SQL("TRUNCATE {}").format(sql.Identifier(self.way)))
         self.forget()
 

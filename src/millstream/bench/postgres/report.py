@@ -26,18 +26,18 @@ _WAYS = {
     "none_replica": "none, wal_level = replica",
 }
 _NOTES = (
-    "The servers have fsync, synchronous_commit, full_page_writes and autovacuum off, so that disks make no noise;",
-    "wal_level is logical unless said otherwise.",
-    "What capture adds to a row is the median over rounds of the difference to the same statements on a table without",
-    "capture in the same round, by the clock and by the backend's CPU. Single rows are prepared statements, each a",
-    "transaction, in pipelines of 100 that the tables take in turn. Noise is the standard deviation of what a second",
-    "table without capture adds. Nobody reads slot and buffer meanwhile. The yardstick of a first load is",
+    "The servers have fsync, synchronous_commit, full_page_writes and autovacuum off, so that disks add no noise;",
+    "wal_level is logical unless stated otherwise.",
+    "What capture adds to a row is the median over rounds of the difference from the same statements on a table",
+    "without capture in the same round, by the clock and by the backend's CPU. Single rows are prepared statements,",
+    "each a transaction, in pipelines of 100 that alternate between the tables. Noise is the standard deviation of",
+    "what a second table without capture adds. Nothing reads slot and buffer meanwhile. The yardstick of a load is",
     "`COPY ... TO STDOUT` over one connection, parsed by pyarrow on all cores, and written as one Parquet file.",
 )
 
 
 def write_report(result: Mapping[str, Any], out: Path, *, quick: bool) -> Summary:
-    """Write raw data, plot and page to `out`; a quick run's go beside a full one's, under another name."""
+    """Write raw data, plot and page to `out`; those of a quick run have another name than those of a full run."""
     summary = summarise(result)
     page = out / ("postgres-quick.md" if quick else "postgres.md")
     draw = partial(_figure, samples=result["overhead"])
@@ -68,7 +68,7 @@ def _verdict(is_reached: bool, text: str) -> str:
     return f"{'reached' if is_reached else 'MISSED '}  {text}"
 
 
-# Capture's price
+# The cost of capture
 
 
 def added(samples: Samples, way: str, size: str, statement: str, measure: str) -> list[float]:

@@ -1,9 +1,9 @@
 """Cycles of changes to TPC-H's tables, the same for the same seed.
 
 New orders with their lines and deleted orders with theirs are the standard's refresh functions RF1 and RF2; updates of
-both, and all three kinds of change to the tables around them, are added, so that every join sees keys come and go.
-A new order is a generated one under another key. What a cycle deletes of the other tables the next such cycle brings
-back: a row of theirs without orders would join with nothing.
+both, and all three kinds of change to the tables around them, are added, so that every join sees keys appear and
+disappear. A new order is a copy of a generated one with another key. Rows that a cycle deletes from the other tables
+are inserted again by the next such cycle: new rows without orders would join with nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PICKED_BY = {
     "partsupp": "ps_partkey, ps_suppkey",
 }
 _IDENTIFIED_BY = {"lineitem": "l_orderkey, l_linenumber"}
-# `{h}` is a number that differs from row to row and from cycle to cycle; most of these decide about some query's filter
+# `{h}` is a number that differs from row to row and from cycle to cycle; most columns are in some query's filter
 _UPDATES = {
     "orders": "o_custkey = 1 + pmod({h}, {customers}), o_totalprice = o_totalprice + 1, "
     "o_orderdate = date_add(o_orderdate, CAST(pmod({h}, 181) - 90 AS INT)), "
@@ -54,8 +54,8 @@ class Changes:
     """Changes tables of a lake, cycle by cycle.
 
     Args:
-        fraction: the share of a table's rows that one cycle changes: two fifths each are inserted and deleted, one is
-            updated.
+        fraction: the share of a table's rows that one cycle changes: of these, two fifths are inserted, two fifths
+            deleted and one fifth updated.
     """
 
     ms: Millstream
@@ -64,10 +64,10 @@ class Changes:
     cycle: int = 0
     _sizes: dict[str, int] = field(default_factory=dict, init=False)
     _gone: dict[str, int] = field(default_factory=dict, init=False)
-    """The cycle whose deletions of a table are to be undone."""
+    """The cycle whose deletions from a table are undone next."""
 
     def apply(self, others: tuple[str, ...] = OTHERS) -> None:
-        """One cycle: orders and their lines, and those of the other tables that are named."""
+        """One cycle: orders and their lines, and the named other tables."""
         self.cycle += 1
         for table in (*ORDERS, *others):
             self._delete_and_update(table)
@@ -95,7 +95,7 @@ class Changes:
         self.ms.sql(f"INSERT INTO {table} SELECT {columns} FROM {ORIGINAL}.{table} WHERE {picked}")
 
     def _bring_back(self, table: str) -> None:
-        """What the last cycle deleted and this one did not."""
+        """Insert again what the last cycle deleted and this one did not."""
         if table in self._gone:
             going, coming = self._picked(table, self.cycle, 0.0, 0.4), self._picked(table, self._gone[table], 0.0, 0.4)
             source = f"{ORIGINAL}.{table}"

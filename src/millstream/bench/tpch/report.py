@@ -24,7 +24,7 @@ _NOTES = (
 
 
 def write_report(result: Mapping[str, Any], out: Path, *, quick: bool) -> Summary:
-    """Write raw data, plot and page to `out`; a quick run's go beside a full one's, under another name."""
+    """Write raw data, plot and page to `out`; those of a quick run have another name than those of a full run."""
     summary = summarise(result)
     page = out / ("tpch-quick.md" if quick else "tpch.md")
     write(result, summary, page, "TPC-H benchmark", _NOTES, lambda pyplot: _figure(pyplot, result["samples"]))

@@ -80,7 +80,7 @@ def _measured(ms: Millstream, scale: float, cycles: int, announce: Callable[[str
     """All queries in both modes, cycle by cycle; the first cycle warms the JVM up and is left out."""
     changes, samples = Changes(ms, FRACTION), []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that ORDER BY is dropped, which is said once per table
+        warnings.simplefilter("ignore")  # the warning that ORDER BY is dropped, once per table
         for number in NUMBERS:
             for mode in MODES:
                 announce(f"loading q{number} ({mode})")
@@ -104,7 +104,7 @@ def _measured(ms: Millstream, scale: float, cycles: int, announce: Callable[[str
 def _refreshed(ms: Millstream, number: int, mode: str, cycle: int) -> Sample:
     name = _name(number, mode)
     start = time.perf_counter()
-    # asked for by name, a query is computed even where nothing it reads has changed
+    # a requested FULL refresh computes the query even if nothing it reads has changed
     result = ms.refresh_stream_table(name, mode="FULL" if mode == "FULL" else None)
     elapsed = (time.perf_counter() - start) * 1000
     details = ms.refresh_history(name, 1)[0].details

@@ -1,1 +1,1 @@
-"""The stages of a tick, in their order; each takes what it needs as arguments and gives the state it has made."""
+"""The stages of a tick, in order; each takes its inputs as arguments and returns the state it has made."""

@@ -1,4 +1,4 @@
-"""Removes from a database what was landed, and what nothing is read from any more."""
+"""Removes landed changes and orphans from a database."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from millstream.capture.change_buffers import buffer_of, buffer_settings
 from millstream.capture.change_readers import Reading, slot_in
-from millstream.capture.drift import Action, Verdict, after_tick
+from millstream.capture.drift import Action, Decision, after_tick
 from millstream.capture.installation import Installation
 from millstream.capture.orphans import remove_orphans, with_orphans
 from millstream.capture.tick_state import TickContext, TickState, quarantine_tables
@@ -22,18 +22,18 @@ from millstream.sources.postgres.wal.wal_position import WalPosition
 
 
 def clean_up(
-    context: TickContext, state: TickState, touched: Collection[str], reading: Reading, obstacle: str | None
+    context: TickContext, state: TickState, touched: Collection[str], reading: Reading, hindrance: str | None
 ) -> TickState:
-    """Forget in the database what was landed, and take the next step of a change between triggers and the WAL.
+    """Discard landed changes in the database, and take the next step of a mode switch.
 
     Args:
         touched: the captures whose mirrors were brought forward.
-        obstacle: why a move to the WAL has to be abandoned.
+        hindrance: why a switch to the WAL has to be abandoned.
     """
     position = state.database.position
     assert position is not None
-    if obstacle is not None:
-        database = context.switch.abandon(context.catalog, context.connection, state.database, obstacle)
+    if hindrance is not None:
+        database = context.switch.abandon(context.catalog, context.connection, state.database, hindrance)
         state = replace(state, database=database)
     if state.database.mode is CaptureMode.WAL:
         advance(context.connection, slot_in(state.database), WalPosition.load(position).lsn)
@@ -49,7 +49,7 @@ def clean_up(
 def _settle(context: TickContext, state: TickState, reading: Reading) -> TickState:
     """Install or remove triggers.
 
-    Tables that the WAL cannot give come first: if triggers cannot capture them either, the others need no triggers.
+    Tables that the WAL cannot provide come first: if triggers cannot capture them either, the others need no triggers.
     """
     followed = sorted(state.followed, key=lambda c: c.id not in reading.unfit)
     quarantined = [state.captures[id_] for id_ in state.quarantined]
@@ -58,24 +58,24 @@ def _settle(context: TickContext, state: TickState, reading: Reading) -> TickSta
         after, database = installation.settle(followed, quarantined, is_hindered=reading.hindrance is not None)
     except TableError as error:
         state = quarantine_tables(context, state, error)
-        verdict = Verdict(Action.QUARANTINE)
+        decision = Decision(Action.QUARANTINE)
         after = [
-            after_tick(state.captures[id_], verdict, state.database, is_landed=False, pending=None)
+            after_tick(state.captures[id_], decision, state.database, is_landed=False, pending=None)
             for id_ in state.quarantined
         ]
-        database = with_orphans(state.database)  # the others may have got triggers
+        database = with_orphans(state.database)  # triggers may have been installed on the others
         context.catalog.put_database(database, captures=after)
     captures = {**state.captures, **{c.id: c for c in after}}
     return replace(state, database=database, captures=captures, recorded=captures)
 
 
 def trim_quarantined(context: TickContext, state: TickState, snapshot: str) -> None:
-    """Trim the buffers of quarantined tables, from which nothing will be read; they may be gone as well."""
+    """Trim the buffers of quarantined tables, which will not be read; a buffer may be missing."""
     buffers = _buffers(state, state.quarantined)
     if buffers:
         settings = buffer_settings(state.database, context.catalog)
         waiting = buffered_rows(context.connection, settings, [b.oid for b in buffers])
-        # Only if there is something to delete: a trim is recorded by a transaction, after which no tick finds nothing.
+        # Only if there are rows to delete: a trim is a transaction, and after it the next tick would not be idle.
         trim(context.connection, [b for b in buffers if waiting.get(b.oid)], snapshot)
 
 

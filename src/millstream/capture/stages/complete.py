@@ -1,4 +1,4 @@
-"""Records where a tick has brought a database and its mirrors, in one transaction of the catalog."""
+"""Records the new position of a database and its mirrors, in one transaction of the catalog."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from millstream.sources.postgres.wal.mode_switch import error_line
 def complete(
     context: TickContext, state: TickState, snapshot: SourceSnapshot, reading: Reading, landed: Landed
 ) -> tuple[TickState, str | None]:
-    """Record what was landed; gives also why a move to the WAL has to be abandoned, if it has to."""
-    database, obstacle = state.database, None
+    """Record what was landed; also returns why a switch to the WAL has to be abandoned, or None."""
+    database, hindrance = state.database, None
     if snapshot.identity != Identity.recorded(database):
         context.dependents.reinitialise(database.name, f"{Reason.DATABASE_REPLACED}: {database.name} was replaced")
     state = _with_captures(context, state, reading, landed)
@@ -50,28 +50,28 @@ def complete(
         after = without_published(after, reading.unpublished)
     modes = {after.mode}
     if reading.is_complete:
-        after, obstacle = _switched(context, snapshot, after, state.followed, reading.hindrance)
+        after, hindrance = _switched(context, snapshot, after, state.followed, reading.hindrance)
     modes.add(after.mode)
     changed = [c for c in state.captures.values() if c != state.recorded[c.id]]
     forgets = bool(landed.touched or state.quarantined or CaptureMode.WAL in modes)
     context.catalog.put_database(after, captures=changed, is_seen=is_seen, is_durable=forgets)
-    return replace(state, database=after, recorded=state.captures), obstacle
+    return replace(state, database=after, recorded=state.captures), hindrance
 
 
 def _with_captures(context: TickContext, state: TickState, reading: Reading, landed: Landed) -> TickState:
-    """The captures as they are after the tick; what reads their tables learns what became of these."""
+    """The captures after the tick; updates the lake's objects for their tables."""
     before, captures = state.database, dict(state.captures)
     for capture in state.captures.values():
-        verdict = landed.verdicts[capture.id]
+        decision = landed.decisions[capture.id]
         if capture.id in state.quarantined:
-            verdict = replace(verdict, action=Action.QUARANTINE)
+            decision = replace(decision, action=Action.QUARANTINE)
         is_back = bool(state.recorded[capture.id].state.missing)
-        context.dependents.update_lake_object(capture, verdict.action, verdict.reason, is_back=is_back)
+        context.dependents.update_lake_object(capture, decision.action, decision.reason, is_back=is_back)
         if capture.id in reading.ahead:
             continue
         is_landed = capture.id in landed.touched
         pending = state.reasons.get(capture.id) if not is_landed else None
-        after = after_tick(capture, verdict, before, is_landed=is_landed, pending=pending)
+        after = after_tick(capture, decision, before, is_landed=is_landed, pending=pending)
         if capture.state.buffer is not None and after.state.buffer is None:
             state = replace(state, database=with_orphans(state.database))
         captures[capture.id] = after
@@ -85,7 +85,7 @@ def _switched(
     followed: Sequence[Capture],
     hindrance: str | None,
 ) -> tuple[AttachedDatabase, str | None]:
-    """The database in the other mode from now on, if this tick can be the last one in its mode; or why it cannot."""
+    """The database, switched to the other mode if this tick can be the last one in its mode; and why it cannot be."""
     if database.mode is CaptureMode.TRANSITIONING:
         try:
             return context.switch.finish(snapshot, database, followed), None

@@ -1,4 +1,4 @@
-"""Brings mirrors forward: lands what was read, compares what is to be compared, in commits with the tick's number."""
+"""Brings mirrors forward: lands the changes that were read, and compares the tables that need it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.capture.change_readers import Reading
-from millstream.capture.drift import Verdict
+from millstream.capture.drift import Decision
 from millstream.capture.landing import Landing, make_durable, recovered
 from millstream.capture.source_snapshot import SourceSnapshot
 from millstream.capture.tick_plan import TickPlan, TickRequest
@@ -18,17 +18,17 @@ from millstream.errors import MillstreamError
 
 @dataclass(frozen=True)
 class Landed:
-    """What has come to mirrors.
+    """What was landed in mirrors.
 
     Args:
         tick_id: the number of the tick.
         touched: the captures whose mirrors were brought forward.
-        verdicts: those of the plan, with the fingerprints of tables whose captures have got more columns.
+        decisions: those of the plan, with new fingerprints for tables to whose captures columns were added.
     """
 
     tick_id: int
     touched: frozenset[str]
-    verdicts: Mapping[str, Verdict]
+    decisions: Mapping[str, Decision]
 
 
 def land(
@@ -39,37 +39,37 @@ def land(
     plan: TickPlan,
     reading: Reading,
 ) -> tuple[TickState, Landed]:
-    """Land the windows and compare the tables; the tick is recorded first, so that a crash can be recovered from."""
+    """Land the changes and compare the tables. The tick is recorded first, so that a later tick can recover."""
     resync = plan.resync if reading.is_complete else {}
-    touched, before = {*reading.windows, *resync}, state.captures
+    touched, before = {*reading.changes, *resync}, state.captures
     tick_id = state.database.last_tick
     if touched:
         state = _begin(context, state, reading.position, touched)
         tick_id = state.database.last_tick
     limit, metadata = context.settings.direct_max_rows, snapshot.metadata(reading.position)
     landing = Landing(context.worker, snapshot, tick_id, metadata, limit, context.progress)
-    for id_, window in reading.windows.items():
+    for id_, changes in reading.changes.items():
         try:
-            state = state.with_capture(landing.land(before[id_], plan.verdicts[id_], window))
+            state = state.with_capture(landing.land(before[id_], plan.decisions[id_], changes))
         except MillstreamError as error:
             state = _quarantine_where_it_is(context, state, before[id_], error)
     wider = request.missing_columns(state.captures)
     for id_, reason in resync.items():
         try:
-            after = landing.compare(before[id_], plan.verdicts[id_], reason, wider.get(id_, ()))
+            after = landing.compare(before[id_], plan.decisions[id_], reason, wider.get(id_, ()))
             state = state.with_capture(after)
         except MillstreamError as error:
             state = _quarantine_where_it_is(context, state, before[id_], error)
     _check_locks_held(context, state, snapshot, [before[id_] for id_ in resync])
     make_durable(context.worker.store, {id_: state.recorded[id_] for id_ in touched}, state.captures)
-    verdicts = dict(plan.verdicts)
-    for id_, look in landing.looks.items():
-        verdicts[id_] = replace(verdicts[id_], look=look)
-    return state, Landed(tick_id, frozenset(touched - state.quarantined.keys()), verdicts)
+    decisions = dict(plan.decisions)
+    for id_, fingerprint in landing.fingerprints.items():
+        decisions[id_] = replace(decisions[id_], fingerprint=fingerprint)
+    return state, Landed(tick_id, frozenset(touched - state.quarantined.keys()), decisions)
 
 
 def _begin(context: TickContext, state: TickState, position: Position, capture_ids: Collection[str]) -> TickState:
-    """Record the tick, under a number above those of all commits to these mirrors."""
+    """Record the tick, with a number above that of every commit to these mirrors."""
     store = context.worker.store
     made = [store.transaction_version(state.captures[id_].path, id_) or 0 for id_ in capture_ids]
     tick_id = max(state.database.last_tick, *made) + 1
@@ -81,7 +81,7 @@ def _begin(context: TickContext, state: TickState, position: Position, capture_i
 def _quarantine_where_it_is(
     context: TickContext, state: TickState, before: Capture, error: MillstreamError
 ) -> TickState:
-    """Quarantine a table whose mirror could not be brought forward: it is where its last commit has brought it."""
+    """Quarantine a table whose mirror could not be brought forward, at the position of the mirror's last commit."""
     tick = state.database.open_tick
     assert tick is not None
     capture = recovered(context.worker.store, before, tick, state.database.position)
@@ -91,7 +91,7 @@ def _quarantine_where_it_is(
 def _check_locks_held(
     context: TickContext, state: TickState, snapshot: SourceSnapshot, compared: Sequence[Capture]
 ) -> None:
-    """Check that nobody could have altered the tables while they were compared; else they are to be compared again."""
+    """Check that the locks were held throughout the comparison; otherwise mark the tables for another comparison."""
     if snapshot.exported is None:
         return
     try:

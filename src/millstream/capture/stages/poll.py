@@ -1,4 +1,4 @@
-"""Polls a database for what the plan of a tick is made from."""
+"""Polls a database for the facts that the plan of a tick needs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from millstream.sources.postgres.triggers.trigger_catalog import trigger_fingerp
 
 
 def moved_mirrors(store: DeltaStore, captures: Collection[Capture]) -> dict[str, str]:
-    """Why mirrors are not at their recorded versions; those that are to be compared anyway are left out."""
+    """Why mirrors are not at their recorded versions, without those that will be compared anyway."""
     found = {c.id: moved(store, c) for c in captures if c.is_kept and c.state.resync is None}
     return {id_: reason for id_, reason in found.items() if reason is not None}
 
 
 def named_relation(connection: Connection, capture: Capture) -> Relation | None:
-    """What has the name of a captured table now."""
+    """The relation that has the name of a captured table now."""
     return find_named(connection, capture.schema, capture.table)
 
 
@@ -33,15 +33,15 @@ def lockable(connection: Connection, captures: Collection[Capture]) -> dict[str,
 
 
 def poll(connection: Connection, database: AttachedDatabase, captures: Mapping[str, Capture]) -> dict[str, Sighting]:
-    """What the connection's transaction sees of captured tables, by capture."""
-    looks = read_fingerprints(connection, {c.oid: _names(c) for c in captures.values()})
-    triggers = _trigger_states(connection, database, captures, list(looks))
+    """What the connection's transaction sees of the captured tables, by the ids of their captures."""
+    fingerprints = read_fingerprints(connection, {c.oid: _names(c) for c in captures.values()})
+    triggers = _trigger_states(connection, database, captures, list(fingerprints))
     ranges, found = NumericRanges.of(database), dict[str, Sighting]()
     for capture in captures.values():
-        look, named = looks.get(capture.oid), None
-        if needs_closer_look(capture, look, ranges.of_table(capture.schema, capture.table)):
+        fingerprint, named = fingerprints.get(capture.oid), None
+        if needs_closer_look(capture, fingerprint, ranges.of_table(capture.schema, capture.table)):
             named = _look_closely(connection, database, captures, capture)
-        found[capture.id] = Sighting(look, triggers.get(capture.oid), named)
+        found[capture.id] = Sighting(fingerprint, triggers.get(capture.oid), named)
     return found
 
 
@@ -51,15 +51,15 @@ def _look_closely(
     relation = named_relation(connection, capture)
     if relation is None:
         return NamedSighting()
-    look = read_fingerprints(connection, {relation.oid: _names(capture)}).get(relation.oid)
+    fingerprint = read_fingerprints(connection, {relation.oid: _names(capture)}).get(relation.oid)
     triggers = _trigger_states(connection, database, captures, [relation.oid])
-    return NamedSighting(relation, look, triggers.get(relation.oid))
+    return NamedSighting(relation, fingerprint, triggers.get(relation.oid))
 
 
 def _trigger_states(
     connection: Connection, database: AttachedDatabase, captures: Mapping[str, Capture], oids: Sequence[int]
 ) -> dict[int, str]:
-    """Fingerprints of triggers; where the WAL is read they do not matter, and count as what they were."""
+    """Fingerprints of triggers; in WAL mode triggers do not matter, and count as unchanged."""
     if database.mode is CaptureMode.WAL:
         return {c.oid: c.state.buffer.state for c in captures.values() if c.state.buffer is not None}
     return trigger_fingerprints(connection, oids, database.state.buffer_schema) if oids else {}

@@ -1,4 +1,4 @@
-"""Reads the changes of the followed tables up to a snapshot, and makes durable in the database what was read."""
+"""Reads the changes of the followed tables up to a snapshot, and makes them durable in the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read(context: TickContext, state: TickState, snapshot: SourceSnapshot, plan:
     """Read the changes of the tables that the plan follows.
 
     Raises:
-        RereadError: tables whose changes do not show what became of them, or whose mirrors have moved.
+        RereadError: tables whose recorded changes are not enough, or whose mirrors are at an unexpected version.
         MillstreamError: CAPTURE_LOST if the WAL does not have all changes; DATABASE_UNFIT, ...
     """
     following = [state.captures[id_] for id_ in plan.follow]
@@ -28,31 +28,31 @@ def read(context: TickContext, state: TickState, snapshot: SourceSnapshot, plan:
         reading = read_slot(context.connection, snapshot, state.database, following, others)
     else:
         reading = _made_durable(context, state, snapshot, read_buffers(snapshot, state.database, following))
-    found = {id_: moved(context.worker.store, state.captures[id_]) for id_ in reading.windows}
+    found = {id_: moved(context.worker.store, state.captures[id_]) for id_ in reading.changes}
     if wrong := {id_: reason for id_, reason in found.items() if reason is not None}:
         raise RereadError(wrong)
     return reading
 
 
 def _made_durable(context: TickContext, state: TickState, snapshot: SourceSnapshot, reading: Reading) -> Reading:
-    """Make durable what is about to be counted as read, which a crash must not undo; with a mark if it is landed.
+    """Make the changes durable that are about to count as read, so that a crash cannot undo them.
 
-    Without a mark where there is nothing to land, or a failed comparison is tried again: a mark is a transaction, and
-    after it no tick would find that nothing was written. Then the WAL is flushed, unless it is durable already.
+    If changes are landed, a mark does this. A mark is a transaction, after which the next tick would not be idle: so
+    none is written if there is nothing to land, or if a failed comparison is retried. The WAL is then flushed.
     """
     is_free, is_marked = snapshot.connection is not context.connection, False
     compared = [state.captures[id_].state for id_ in state.reasons]
-    if reading.windows or any(c.buffer is not None and c.quarantine is None for c in compared):
+    if reading.changes or any(c.buffer is not None and c.quarantine is None for c in compared):
         is_marked = _write_mark(context, state, snapshot, is_free=is_free)
     if not is_marked:
         is_free = is_free or can_flush_within_transaction(context.connection)
         flush_wal(context.connection if is_free else context.second())
-    snapshot.connection.execute("SELECT")  # fails unless the server that gave the snapshot is still running
+    snapshot.connection.execute("SELECT")  # fails if the server has restarted since the snapshot was taken
     return replace(reading, mark=snapshot.position) if is_marked else reading
 
 
 def _write_mark(context: TickContext, state: TickState, snapshot: SourceSnapshot, *, is_free: bool) -> bool:
-    """Whether a mark was written: the role may have no second connection, and then the tick goes on without one."""
+    """Write a mark, and return whether it was written; without a second connection the tick continues without one."""
     try:
         connection = context.connection if is_free else context.second()
     except MillstreamError as error:

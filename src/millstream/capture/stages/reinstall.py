@@ -1,11 +1,11 @@
-"""Prepares tables whose changes were not captured: captures them again, so that a later attempt can compare them."""
+"""Captures tables again whose changes were not recorded, so that the next attempt can compare them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from millstream.capture.change_buffers import with_buffer_for, without_buffer
-from millstream.capture.drift import Verdict
+from millstream.capture.drift import Decision
 from millstream.capture.installation import Installation
 from millstream.capture.orphans import leaving_wal, with_orphans
 from millstream.capture.stages.poll import named_relation
@@ -16,7 +16,7 @@ from millstream.sources.postgres.server.relations import RelationKind
 
 
 def distrust(context: TickContext, state: TickState, reason: str) -> TickState:
-    """Compare all tables: nothing that was captured before says anything about them as they are."""
+    """Mark all tables for comparison: earlier captured changes do not describe their current contents."""
     context.switch.close()
     database = with_orphans(leaving_wal(state.database))
     recorded = replace(database.state, mark=None)
@@ -28,22 +28,22 @@ def distrust(context: TickContext, state: TickState, reason: str) -> TickState:
     return replace(state, database=replace(database, mode=CaptureMode.TRIGGER, state=recorded), captures=captures)
 
 
-def reinstall(context: TickContext, state: TickState, capture_id: str, verdict: Verdict) -> TickState:
-    """Capture a table again, if that can be done; its mirror is compared with it under a later snapshot."""
+def reinstall(context: TickContext, state: TickState, capture_id: str, decision: Decision) -> TickState:
+    """Capture a table again, if possible; a later snapshot is used to compare it with its mirror."""
     capture = state.captures[capture_id]
-    relation = verdict.relation or named_relation(context.connection, capture)
+    relation = decision.relation or named_relation(context.connection, capture)
     if relation is None:
         return state
-    if relation.kind is RelationKind.VIEW:  # nothing of it may be read, or its owner's functions would run
+    if relation.kind is RelationKind.VIEW:  # reading it could run functions of its owner
         error = MillstreamError(
             Code.SOURCE_NO_CHANGE_FEED,
-            f"{relation.qualified} is a view now, and was none when it was captured",
-            hint="define the stream tables that read it again: queries read through views to their tables",
+            f"{relation.qualified} was a table when it was captured, and is now a view",
+            hint="redefine the stream tables that read it: their queries then read the view's underlying tables",
         )
         return quarantine(context, state, capture_id, error)
-    context.progress(f"capturing {capture.name} again: {verdict.reason}")
-    state = _record_resync(context, state, capture_id, verdict.reason, is_another=relation.oid != capture.oid)
-    capture = replace(capture, oid=relation.oid, columns=verdict.columns or capture.columns)
+    context.progress(f"capturing {capture.name} again: {decision.reason}")
+    state = _record_resync(context, state, capture_id, decision.reason, is_another=relation.oid != capture.oid)
+    capture = replace(capture, oid=relation.oid, columns=decision.columns or capture.columns)
     if not capture.is_whole:
         installation = Installation(context.connection, context.catalog, state.database)
         try:
@@ -51,20 +51,20 @@ def reinstall(context: TickContext, state: TickState, capture_id: str, verdict: 
         except MillstreamError as error:
             return quarantine(context, state, capture_id, error)
         state = replace(state, database=database)
-    if capture.state.buffer is not None and verdict.look is not None:
-        capture = with_buffer_for(capture, verdict.look.shape)
-    return state.with_capture(replace(capture, state=replace(capture.state, missing=None, resync=verdict.reason)))
+    if capture.state.buffer is not None and decision.fingerprint is not None:
+        capture = with_buffer_for(capture, decision.fingerprint.shape)
+    return state.with_capture(replace(capture, state=replace(capture.state, missing=None, resync=decision.reason)))
 
 
 def _record_resync(
     context: TickContext, state: TickState, capture_id: str, reason: str, *, is_another: bool
 ) -> TickState:
-    """Record that a mirror is to be compared, before the place its changes are read from is gone.
+    """Record that a mirror has to be compared, before its buffer is dropped or its publication changes.
 
-    The rest of the database's record stays: nothing of what this tick makes of it is done yet.
+    The rest of the database's record stays as it is: this tick has completed nothing yet.
 
     Args:
-        is_another: another table of that name is to be captured.
+        is_another: the table is captured in place of another table that had its name.
     """
     name = state.database.name
     database = context.catalog.find_database(name)

@@ -144,7 +144,7 @@ sa.Table(
 
 
 def upgrade(connection: Connection, _root: Path | None) -> None:
-    """Make the tables, and the one row that gives the lake its id."""
+    """Create the tables, and the one row with the lake's id."""
     _METADATA.create_all(connection, checkfirst=False)
     first = {"only_row": 1, "lake_id": str(uuid.uuid4()), "generation": 0, "last_refresh_id": 0}
     connection.execute(sa.insert(_LAKE).values(first))

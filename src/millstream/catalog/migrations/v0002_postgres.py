@@ -1,4 +1,4 @@
-"""Attached PostgreSQL databases: what is captured of them, and what is served into them."""
+"""Attached PostgreSQL databases, their captured tables and their served tables."""
 
 from __future__ import annotations
 

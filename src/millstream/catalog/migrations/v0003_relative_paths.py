@@ -6,20 +6,20 @@
 | `ms_captures.path` | absolute | relative |
 | `ms_lake_objects.location` | absolute | relative if in the lake |
 | `ms_lake_objects.details`: `landing` | absolute | relative |
-| `ms_lake_objects.details`: `create` | may have a LOCATION | has none: `location` says where |
-| the same | names the default collation, which no Delta table can land | does not |
+| `ms_lake_objects.details`: `create` | may have a LOCATION | has none: `location` has the path |
+| the same | names the default collation, with which no Delta copy can be created | does not |
 | `ms_dependencies.source_id` of a table | absolute | relative if in the lake |
 | `ms_dependencies.fingerprint` of a stream table | hashes its public stage's path | hashes that stage's id |
-| `ms_intents.plan` | always empty | gone |
+| `ms_intents.plan` | always empty | dropped |
 
-No other column holds a path that millstream reads. Frontiers have names for keys; `definition`, `settings`, `columns`,
-`columns_used` and `functions_used` hold names, types, ids and the user's own texts; `position`, `open_tick` and the
-`details` of databases, captures, servings and refreshes hold positions, names, ids and figures; errors and reasons are
-for people.
+No other column holds a path that millstream reads. The keys of frontiers are names; `definition`, `settings`,
+`columns`, `columns_used` and `functions_used` hold names, types, ids and the user's own texts; `position`, `open_tick`
+and the `details` of databases, captures, servings and refreshes hold positions, names, ids and figures; errors and
+reasons are for people.
 
-A lake that was moved before it is upgraded still names its old root. Stages, landed tables and mirrors always lie in
-the lake, at fixed places, so their paths show every root that the lake has had; if there are none, the paths of managed
-tables do.
+A lake that was moved before the upgrade still has paths with its old root. Stages, landed tables and mirrors are always
+at fixed places in the lake, so their paths show every root that the lake has had; if there are none, the paths of
+managed tables do.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def upgrade(connection: Connection, root: Path | None) -> None:
 
 
 def _roots(connection: Connection, root: Path | None) -> list[str]:
-    """Every root that the lake has had, longest first: one may lie in another."""
+    """Every root that the lake has had, longest first: one may be inside another."""
     objects = connection.execute(sa.select(_OBJECTS.c.location, _OBJECTS.c.details)).all()
     found = _matches(_OF_STAGE, connection.execute(sa.select(_STAGES.c.path)).scalars())
     found |= _matches(_OF_MIRROR, connection.execute(sa.select(_CAPTURES.c.path)).scalars())
@@ -112,7 +112,7 @@ def _relative(path: str, roots: Iterable[str]) -> str:
 
 
 def _compare_stages_by_id(connection: Connection) -> None:
-    """Those that read a stream table know its public stage by a hash; a hash that no longer fitted stays as it is."""
+    """Dependents of a stream table record a hash of its public stage; a hash that no longer matched is not changed."""
     columns = {row.id: tuple(map(tuple, row.columns)) for row in connection.execute(sa.select(_STREAM_TABLES))}
     public = connection.execute(sa.select(_STAGES).where(_STAGES.c.is_public == sa.true())).all()
     for stage in public:

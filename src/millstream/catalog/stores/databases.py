@@ -1,4 +1,4 @@
-"""Attached databases, what is captured of them and what is served into them."""
+"""Attached databases, their captured tables and their served tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def put(connection: Connection, item: AttachedDatabase, now: datetime) -> None:
-    """Insert a database, or replace all that is known of it."""
+    """Insert a database, or replace its record."""
     tick = item.open_tick
     values = {
         "address": item.address,
@@ -39,7 +39,7 @@ def put(connection: Connection, item: AttachedDatabase, now: datetime) -> None:
 
 
 def put_capture(connection: Connection, item: Capture, now: datetime) -> None:
-    """Insert a captured table, or replace all that is known of it."""
+    """Insert a captured table, or replace its record."""
     values = {
         "database": item.database,
         "schema_name": item.schema,
@@ -58,7 +58,7 @@ def put_capture(connection: Connection, item: Capture, now: datetime) -> None:
 
 
 def put_serving(connection: Connection, item: Serving, now: datetime) -> None:
-    """Insert what is served, or replace all that is known of it."""
+    """Insert a served table, or replace its record."""
     values = {
         "database": item.database,
         "schema_name": item.schema,
@@ -78,17 +78,17 @@ def _upsert(
 
 
 def drop(connection: Connection, name: str) -> None:
-    """Forget a database; its captures and servings are gone already."""
+    """Delete a database; its captures and servings have already been deleted."""
     connection.execute(sa.delete(databases).where(databases.c.name == name))
 
 
 def drop_capture(connection: Connection, capture_id: str) -> None:
-    """Forget a captured table."""
+    """Delete a captured table."""
     connection.execute(sa.delete(captures).where(captures.c.id == capture_id))
 
 
 def drop_serving(connection: Connection, table_id: str) -> None:
-    """Forget that a stream table is served."""
+    """Delete the record that a stream table is served."""
     connection.execute(sa.delete(servings).where(servings.c.stream_table_id == table_id))
 
 
@@ -106,7 +106,7 @@ def read_captures(connection: Connection, database: str | None = None) -> tuple[
 
 
 def read_servings(connection: Connection, database: str | None = None) -> tuple[Serving, ...]:
-    """What is served into a database, or into all."""
+    """The served tables of a database, or of all."""
     query = sa.select(servings).order_by(servings.c.database, servings.c.schema_name, servings.c.table_name)
     if database is not None:
         query = query.where(servings.c.database == database)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def replace(connection: Connection, table_id: str, items: Iterable[Dependency]) -> None:
-    """Record all that a stream table reads, in place of what it read before."""
+    """Replace the recorded dependencies of a stream table."""
     connection.execute(sa.delete(dependencies).where(dependencies.c.stream_table_id == table_id))
     rows = [
         {
@@ -58,7 +58,7 @@ def refuse_missing_or_cyclic(
 
 
 def dependents_closure(connection: Connection, table_id: str) -> list[str]:
-    """The ids of all stream tables that read a stream table, directly or not; readers before what they read."""
+    """The ids of all direct and indirect dependents of a stream table; each comes before the tables it reads."""
     readers: dict[str, list[str]] = {}
     for row in connection.execute(_stream_edges()):
         readers.setdefault(row.source_id, []).append(row.stream_table_id)
@@ -86,7 +86,7 @@ def _stream_edges() -> sa.Select[tuple[str, str]]:
 
 
 def _path_back(edges: dict[str, list[str]], start: str) -> list[str]:
-    """A shortest path of reads from `start` to itself, empty if there is none."""
+    """A shortest path of reads from `start` to itself; empty if there is none."""
     came_from: dict[str, str] = {}
     waiting = deque([start])
     while waiting:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _LONGEST_TEXT = 8_000
 _FROM_SCRATCH = (Action.FULL, Action.REINITIALIZE)
 
-# Built once: for a refresh that finds nothing to do, building statements would cost more than running them.
+# Built once: for a refresh that finds nothing to do, building the statements would cost more than running them.
 _suspended = stream_tables.c.status == Status.SUSPENDED
 _unmarked = stream_tables.c.reinit_mark == sa.bindparam("seen_mark")
-# What every success sets, beside its parameters. A table that was suspended in between stays suspended.
+# What every success sets, in addition to its parameters. A table that was suspended meanwhile stays suspended.
 _SUCCEED = (
     sa.update(stream_tables)
     .where(stream_tables.c.id == sa.bindparam("of_id"))
@@ -41,12 +41,12 @@ _INSERT = sa.insert(refresh_history)
 
 
 def intended(connection: Connection, refresh_id: int, start: RefreshStart, now: datetime) -> Intent:
-    """What a refresh is about to commit; not recorded."""
+    """What a refresh will commit; not recorded."""
     return _intent(refresh_id, start, _mark_and_refresh(connection, start.table_id)[0], now)
 
 
 def begin(connection: Connection, refresh_id: int, start: RefreshStart, now: datetime) -> Intent:
-    """Record a running refresh and what it is about to commit."""
+    """Record a running refresh and what it will commit."""
     intent = _intent(refresh_id, start, _mark_of_idle_table(connection, start.table_id), now)
     row = _row(refresh_id, start.table_id, start.action, RefreshStatus.RUNNING, start.initiated_by, now)
     row |= {
@@ -86,14 +86,14 @@ def _intent(refresh_id: int, start: RefreshStart, mark: int, now: datetime) -> I
 
 
 def complete(connection: Connection, intent: Intent, outcome: RefreshOutcome, now: datetime) -> None:
-    """Move a stream table to what its refresh committed. Its stages are the caller's."""
+    """Record what a refresh committed. The caller updates the stages."""
     _succeed(connection, intent, outcome, now)
     close_intent(connection, intent)
     _finish(connection, intent, _completed(intent, outcome), now, outcome.duration_ms)
 
 
 def loaded(connection: Connection, load: Load, now: datetime) -> None:
-    """Move a stream table to what its new definition was loaded with, and record that as a refresh."""
+    """Record the load of a stream table's new definition, also as a refresh."""
     intent, outcome = load.intent, load.outcome
     _succeed(connection, intent, outcome, now)
     row = _row(
@@ -105,13 +105,13 @@ def loaded(connection: Connection, load: Load, now: datetime) -> None:
 
 
 def supersede(connection: Connection, table_id: str, refresh_id: int, now: datetime) -> None:
-    """Give up a refresh that was cut short: what it was to maintain is replaced."""
+    """Abandon a refresh that was interrupted: its definition is replaced."""
     connection.execute(sa.delete(intents).where(intents.c.stream_table_id == table_id))
     running = (refresh_history.c.refresh_id == refresh_id) & (refresh_history.c.status == RefreshStatus.RUNNING)
     values = {
         "status": RefreshStatus.FAILED,
         "error_code": Code.REFRESH_FAILED,
-        "error_message": "the process ended before the refresh did, and then the definition was replaced",
+        "error_message": "the process ended during the refresh, and then the definition was replaced",
         "end_time": now,
     }
     connection.execute(sa.update(refresh_history).where(running).values(values))
@@ -175,7 +175,7 @@ def fail_early(
     *,
     max_consecutive_errors: int,
 ) -> None:
-    """Record a refresh that failed before there was anything to intend."""
+    """Record a refresh that failed before its intent was recorded."""
     _count_error(connection, table_id, error, now, max_consecutive_errors)
     row = _row(refresh_id, table_id, None, RefreshStatus.FAILED, initiated_by, started_at)
     row |= {
@@ -188,10 +188,10 @@ def fail_early(
 
 
 def no_data(connection: Connection, refresh_id: int, given: NoData, now: datetime) -> None:
-    """A refresh that found nothing to do: one history row, and the table's timestamps and frontier."""
+    """Record a refresh that found nothing to do: one history row, and the table's timestamps and frontier."""
     values = _moved(given.table_id, given.data_timestamp, given.frontier, given.base_frontier, now)
     if connection.execute(_SUCCEED_IDLE, values).rowcount != 1:
-        _mark_of_idle_table(connection, given.table_id)  # says which of the two it was
+        _mark_of_idle_table(connection, given.table_id)  # raises: the table was dropped, or has an open refresh
     row = _row(
         refresh_id, given.table_id, Action.NO_DATA, RefreshStatus.COMPLETED, given.initiated_by, given.started_at
     )
@@ -208,14 +208,14 @@ def no_data(connection: Connection, refresh_id: int, given: NoData, now: datetim
 def skip(
     connection: Connection, refresh_id: int, table_id: str, initiated_by: InitiatedBy, reason: str, now: datetime
 ) -> None:
-    """A refresh that was due and not done."""
+    """Record a refresh that was due but skipped."""
     row = _row(refresh_id, table_id, Action.SKIP, RefreshStatus.SKIPPED, initiated_by, now)
     row |= {"end_time": now, "duration_ms": 0.0, "reason": reason}
     connection.execute(_INSERT, row)
 
 
 def close_intent(connection: Connection, intent: Intent) -> None:
-    """Delete an intent. A process that has lost its lock finds here that another one has recovered the refresh."""
+    """Delete an intent. Here a process that lost its lock detects that another one has recovered the refresh."""
     if connection.execute(sa.delete(intents).where(_is(intent))).rowcount != 1:
         raise _no_longer_open(intent)
 
@@ -228,7 +228,7 @@ def check_intent(connection: Connection, intent: Intent) -> None:
 
 def abandon(connection: Connection, intent: Intent, reason: str, now: datetime) -> None:
     """Close the intent of a refresh that committed nothing; a row still RUNNING becomes FAILED."""
-    # A drop takes the table's row, then its intent: so does this, so that the two never wait for each other.
+    # A drop locks the table's row, then its intent: so does this, so that the two never wait for each other.
     connection.execute(sa.select(stream_tables.c.id).where(stream_tables.c.id == intent.table_id).with_for_update())
     close_intent(connection, intent)
     running = (refresh_history.c.refresh_id == intent.refresh_id) & (refresh_history.c.status == RefreshStatus.RUNNING)
@@ -248,7 +248,7 @@ def prune(connection: Connection, before: datetime) -> int:
 
 
 def storable(text: str) -> str:
-    """A message as any database can hold it: no NUL, no half of a surrogate pair, and not a whole query plan."""
+    """A message that any database can store: no NUL, no half of a surrogate pair, and not a whole query plan."""
     whole = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
     return whole if len(whole) <= _LONGEST_TEXT else f"{whole[:_LONGEST_TEXT]} …"
 
@@ -256,7 +256,7 @@ def storable(text: str) -> str:
 def _count_error(
     connection: Connection, table_id: str, error: MillstreamError, now: datetime, max_consecutive_errors: int
 ) -> None:
-    """One more error in a row; with the last one allowed the table goes to ERROR, unless it is suspended."""
+    """Count one more error in a row; the last one allowed sets the table to ERROR, unless it is suspended."""
     errors = stream_tables.c.consecutive_errors + 1
     too_many = (errors >= max_consecutive_errors) & (stream_tables.c.status != Status.SUSPENDED)
     reason = storable(f"{error.code}: {error.message}")
@@ -282,7 +282,7 @@ def _no_longer_open(intent: Intent) -> MillstreamError:
 
 
 def _mark_of_idle_table(connection: Connection, table_id: str) -> int:
-    """How often a table was marked for reinitialisation; raises if it is gone or has an open refresh."""
+    """How often a table was marked for reinitialisation; raises if it was dropped or has an open refresh."""
     mark, refresh_id, name = _mark_and_refresh(connection, table_id)
     if refresh_id is not None:
         raise open_refresh(name, refresh_id)
@@ -290,7 +290,7 @@ def _mark_of_idle_table(connection: Connection, table_id: str) -> int:
 
 
 def _mark_and_refresh(connection: Connection, table_id: str) -> tuple[int, int | None, TableName]:
-    """How often a table was marked for reinitialisation, and its open refresh; raises if it is gone."""
+    """How often a table was marked for reinitialisation, and its open refresh; raises if it was dropped."""
     chosen = (
         sa.select(stream_tables.c.reinit_mark, stream_tables.c.schema_name, stream_tables.c.name, intents.c.refresh_id)
         .outerjoin_from(stream_tables, intents)
@@ -306,7 +306,7 @@ def _mark_and_refresh(connection: Connection, table_id: str) -> tuple[int, int |
 def open_refresh(name: TableName, refresh_id: int) -> MillstreamError:
     """The error for a table whose last refresh has not ended."""
     return MillstreamError(
-        Code.REFRESH_OPEN, f"refresh {refresh_id} of {name} has not ended", hint="refresh the table: that recovers it"
+        Code.REFRESH_OPEN, f"refresh {refresh_id} of {name} has not ended", hint="refresh the table to recover it"
     )
 
 

@@ -23,18 +23,18 @@ _NEXT_ID = sa.update(lake).values(last_refresh_id=_highest + 1).returning(lake.c
 
 
 def bump_generation(connection: Connection) -> int:
-    """Have other processes see that definitions changed. The row's lock serialises all that change them."""
+    """Let other processes see that definitions changed. The row's lock serialises all transactions that change them."""
     change = sa.update(lake).values(generation=lake.c.generation + 1).returning(lake.c.generation)
     return int(connection.execute(change).scalar_one())
 
 
 def next_refresh_id(connection: Connection, floor: int) -> int:
-    """A refresh id above all given so far and above `floor`."""
+    """A refresh id above all earlier ones and above `floor`."""
     return int(connection.execute(_NEXT_ID, {"floor": floor}).scalar_one())
 
 
 def namespace(kind: ObjectKind) -> str:
-    """Tables and views share their names, functions have their own."""
+    """The namespace of a kind: tables and views share one, functions have their own."""
     return "FUNCTION" if kind is ObjectKind.FUNCTION else "RELATION"
 
 

@@ -45,7 +45,7 @@ def insert(connection: Connection, new: NewStreamTable, now: datetime) -> None:
 
 
 def locked(connection: Connection, name: TableName) -> Row[Any, Any, Any, Any]:
-    """A stream table's row (id, status, is_populated, open refresh), kept from other writers until the commit."""
+    """A stream table's row (id, status, is_populated, open refresh), locked against other writers until the commit."""
     chosen = (
         sa.select(
             stream_tables.c.id,
@@ -72,7 +72,7 @@ def update(connection: Connection, table_id: str, values: Mapping[str, Any], now
 def redefine(
     connection: Connection, table_id: str, definition: Definition, new_stages: tuple[Stage, ...], now: datetime
 ) -> None:
-    """Replace what a stream table computes, and where it stores that."""
+    """Replace a stream table's definition and stages."""
     update(connection, table_id, _definition_values(definition), now)
     dependencies.replace(connection, table_id, definition.dependencies)
     connection.execute(sa.delete(stages).where(stages.c.stream_table_id == table_id))
@@ -80,7 +80,7 @@ def redefine(
 
 
 def never_refreshed() -> dict[str, Any]:
-    """The columns of a stream table that has a definition and nothing else; a suspended one stays so."""
+    """The columns of a stream table that has only a definition; a suspended table stays suspended."""
     suspended = stream_tables.c.status == Status.SUSPENDED
     return {
         "status": sa.case((suspended, stream_tables.c.status), else_=sa.literal(Status.INITIALIZING.value)),
@@ -97,13 +97,13 @@ def never_refreshed() -> dict[str, Any]:
 
 
 def mark_reinit(connection: Connection, table_id: str, reason: str, now: datetime) -> None:
-    """Have the next refresh start over; the mark survives a refresh that is under way."""
+    """Make the next refresh reinitialise the table; the mark survives a refresh that is under way."""
     mark = {"needs_reinit": True, "reinit_reason": reason, "reinit_mark": stream_tables.c.reinit_mark + 1}
     update(connection, table_id, mark, now)
 
 
 def status_change(status: Status, is_populated: bool) -> dict[str, Any]:
-    """What a user's change of status sets: resuming resets the error count; one never filled stays INITIALIZING."""
+    """What a user's change of status sets: resuming resets the error count, and gives INITIALIZING without contents."""
     if status is Status.SUSPENDED:
         return {"status": Status.SUSPENDED, "status_reason": None}
     resumed = Status.ACTIVE if is_populated else Status.INITIALIZING
@@ -113,7 +113,7 @@ def status_change(status: Status, is_populated: bool) -> dict[str, Any]:
 def user_change(
     schedule: str | None, refresh_mode: RefreshMode | None, status: Status | None, is_populated: bool
 ) -> dict[str, Any]:
-    """The columns an ALTER sets; what is None stays."""
+    """The columns that an ALTER sets; None changes nothing."""
     values: dict[str, Any] = {}
     if schedule is not None:
         values["schedule"] = schedule
@@ -130,7 +130,7 @@ def delete(connection: Connection, table_id: str) -> None:
 
 
 def set_versions(connection: Connection, table_id: str, versions: Mapping[str, int]) -> None:
-    """Move stages to the Delta versions a refresh committed."""
+    """Record the Delta versions of stages that a refresh committed."""
     mine = (stages.c.id == sa.bindparam("stage")) & (stages.c.stream_table_id == table_id)
     change = sa.update(stages).where(mine).values(version=sa.bindparam("reached"))
     for stage, version in versions.items():

@@ -1,4 +1,4 @@
-"""Aggregates: what is stored per group, and how a delta moves it.
+"""Aggregates: what is stored per group, and how a delta changes it.
 
 One file per family. An aggregate function becomes one or more *accumulators*, columns of the stored row; calls over
 the same argument share them.

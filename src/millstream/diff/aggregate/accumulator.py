@@ -1,7 +1,7 @@
-"""What a rule needs to know of one accumulator.
+"""What a rule needs to know about one accumulator.
 
-Expressions refer to three sets of columns: an input row's (`argument`, `condition`), the stored ones (by `column.name`,
-with `OLD` behind it where the stored value before the refresh is meant), and the group's change (`change_columns`).
+Expressions refer to three sets of columns: those of an input row (`argument`, `condition`), the stored ones (by
+`column.name`, with the suffix `OLD` for the value before the refresh), and the group's change (see `gather`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlglot import exp
 from millstream.ops import Column, Item
 from millstream.ops.expressions import all_of, is_not_null, when
 
-OLD = "__ms_o"  # behind the name of a stored column: its value before the refresh
+OLD = "__ms_o"  # suffix of a stored column's name: its value before the refresh
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def compute(self) -> tuple[Item, ...]:
-        """Aggregates over plain input rows that give the stored columns; used to load and to recompute groups."""
+        """Aggregates over plain input rows that compute the stored columns, to load and to recompute groups."""
 
     def prepare(self, keys: Sequence[exp.Expr]) -> tuple[Item, ...]:
         """Columns to add to each row of the delta before it is grouped."""
@@ -44,7 +44,7 @@ class Accumulator(ABC):
         return ()
 
     def recompute(self) -> tuple[Item, ...]:
-        """Like `compute`, for the few groups that are recomputed, where more effort is worth it."""
+        """Like `compute`, for the few groups that are recomputed, for which more effort pays off."""
         return self.compute()
 
     @abstractmethod
@@ -53,10 +53,10 @@ class Accumulator(ABC):
 
     @abstractmethod
     def merge(self) -> dict[str, exp.Expr]:
-        """The new stored columns, from the old ones and the change; NULL where the group must be recomputed."""
+        """The new stored columns, from the old ones and the change; NULL if the group must be recomputed."""
 
     def must_recompute(self) -> exp.Expr | None:
-        """When the group has to be read again, over old columns and the change; None for never."""
+        """The condition, over old columns and the change, under which the group must be read again; None for never."""
         return None
 
     def applies(self) -> exp.Expr | None:

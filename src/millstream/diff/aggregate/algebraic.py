@@ -2,14 +2,14 @@
 
 Semantics: COUNT(*), COUNT(x), SUM(x) over exact types; AVG is a quotient of the two. BOOL_AND, BOOL_OR and COUNT_IF
     are counts; variances, covariances, correlations and regressions over integers and decimals of up to 13 digits are
-    expressions over counts and sums. COUNT(DISTINCT x), SUM(DISTINCT x) and AVG(DISTINCT x) are the plain ones over a
-    hidden aggregation by x.
+    expressions over counts and sums. COUNT(DISTINCT x), SUM(DISTINCT x) and AVG(DISTINCT x) are the plain functions
+    over a hidden aggregation by x.
 Delta rule: `count += Σ w`, `sum += Σ w·x` over the delta's rows of the group.
 State kept: one column each. SUM over BIGINT is kept as DECIMAL(38,0): partial sums of a delta may leave BIGINT's range
-    although the total does not; the cast back raises exactly where the query itself would.
+    although the total does not; the cast back fails exactly where the query itself would.
 Cost: proportional to the changed rows; no group is read again.
-NULL and duplicate behaviour: NULLs do not count; duplicates count by weight. SUM of no rows is
-    NULL, which the count shows.
+NULL and duplicate behaviour: NULLs do not count; duplicates count by weight. SUM of no rows is NULL, which is detected
+    by the count.
 Falls back when: never. Types whose weighted sums are not exact (floating point, DECIMAL beyond 27 digits: see
     `wide_sum`) belong to other families, see `choose`.
 """
@@ -54,7 +54,7 @@ class SumOf(Accumulator):
     """The exact sum of the argument, zero for no rows."""
 
     type: str
-    """The type the sum is kept in."""
+    """The type in which the sum is stored."""
     argument_type: str
     """The type of the argument, wide enough for a product with a weight."""
 

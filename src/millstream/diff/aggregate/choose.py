@@ -1,4 +1,4 @@
-"""Which accumulators an aggregate call needs, decided by function and type."""
+"""Chooses the accumulators that an aggregate call needs, by its function and type."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from millstream.diff.aggregate.wide_sum import MAX_SCALE, WideSum
 from millstream.ops import Column, Item
 from millstream.ops.expressions import ZERO, cast, col, compare, when
 
-# a product of a DECIMAL(p, s) and a weight of ten digits keeps all digits up to here
+# up to this precision, the product of a DECIMAL(p, s) and a weight of ten digits keeps all digits
 MAX_EXACT_PRECISION = 27
-# the quotient of its sum, a DECIMAL(p + 10, s), and a count has the s + 4 digits of AVG up to here; then six at least
+# up to this precision, its sum, a DECIMAL(p + 10, s), divided by a count has the s + 4 digits of AVG; then at least six
 MAX_EXACT_AVERAGE = 24
 LEAST_QUOTIENT_SCALE = 6
 _SMALL_INTEGRAL = {"tinyint", "smallint", "int"}
@@ -48,7 +48,7 @@ def accumulate(calls: Sequence[Item], types: dict[str, str]) -> tuple[tuple[Accu
 class _Chooser:
     def __init__(self, types: dict[str, str]) -> None:
         self.types = types
-        # the number of rows of a group: COUNT(*), and zero for a group that is to be removed
+        # the number of rows of a group: COUNT(*), which is zero for a group to remove
         self.accumulators: list[Accumulator] = [CountOf(naming.GROUP_ROWS, None, None)]
 
     def call(self, item: Item) -> Call:
@@ -91,7 +91,7 @@ class _Chooser:
         argument_type: str,
         kept: tuple[str, str],
     ) -> exp.Expr:
-        """The quotient, with the operand types of Spark's own AVG, so that it rounds alike."""
+        """The quotient, with the operand types of Spark's own AVG, so that it is rounded alike."""
         count = self._count(argument, condition)
         name = self._add(SumOf(self._name("sum"), argument, condition, *kept))
         if argument_type.startswith("decimal"):
@@ -124,7 +124,7 @@ def _but_for_name(accumulator: Accumulator) -> dict[str, object]:
 
 
 def _sum_types(argument: str) -> tuple[str, str] | None:
-    """The type a sum is kept in, and the type of the argument in a product with a weight; None if not exact."""
+    """The type in which a sum is stored, and the argument's type in a product with a weight; None if not exact."""
     if argument in _SMALL_INTEGRAL:
         return "bigint", "bigint"
     if argument == "bigint":
@@ -137,7 +137,7 @@ def _sum_types(argument: str) -> tuple[str, str] | None:
 
 
 def _is_wide(argument: str) -> bool:
-    """Whether a sum has all its digits in the type of its result, see `wide_sum`."""
+    """Whether the type of the result holds all digits of a sum, see `wide_sum`."""
     return argument.startswith("decimal(") and _decimal(argument)[1] <= MAX_SCALE
 
 
@@ -150,7 +150,7 @@ def _divides_exactly(argument: str) -> bool:
 
 
 def _is_inexact(type_: str) -> bool:
-    """Whether there are floating-point numbers in values of a type."""
+    """Whether values of a type contain floating-point numbers."""
     return "float" in type_ or "double" in type_
 
 

@@ -1,16 +1,15 @@
 """MIN and MAX: by comparison, with the extremum's multiplicity stored so that few groups are read again.
 
-Semantics: the least or greatest argument of the group's rows. ANY_VALUE, FIRST and LAST are extremes, too, since any
-    value will do; MAX_BY and MIN_BY are those of pairs.
+Semantics: the least or greatest argument of the group's rows. ANY_VALUE, FIRST and LAST are also extremes, since any
+    value is valid; MAX_BY and MIN_BY are extremes of pairs.
 Delta rule: let `e` be the stored extremum and `m` a number of rows known to hold it. An inserted value beyond `e`
-    replaces it; rows equal to `e` change `m`; while `m` stays positive the extremum is unchanged. Otherwise the group
-    is read again. All values removed from a group lie on this side of `e`, so that the farthest removed value shows
-    whether `e` itself was removed.
+    replaces it; rows equal to `e` change `m`; while `m` stays positive, the extremum is unchanged. Otherwise the group
+    is read again. No value removed from a group lies beyond `e`, so the extremum of the removed values shows whether
+    `e` itself was removed.
 State kept: `e` and `m`. A load sets `m` to 1, a lower bound that costs no second pass; recomputing a group counts it
     exactly.
 Cost: proportional to the changed rows, plus one read of the input restricted to the groups that lost their extremum.
-NULL and duplicate behaviour: NULLs do not count; a group whose values are all gone has a NULL extremum and is not
-    read again.
+NULL and duplicate behaviour: NULLs do not count; a group without values has a NULL extremum and is not read again.
 Falls back when: never; recomputing a group is differential.
 """
 
@@ -51,7 +50,7 @@ class Extremum(Accumulator):
     type: str
     greatest: bool
     count: str
-    """The column that counts the rows with an argument: when it reaches zero there is no extremum."""
+    """The column that counts the rows with an argument: at zero there is no extremum."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -63,7 +62,7 @@ class Extremum(Accumulator):
 
     @property
     def _net(self) -> str:
-        """A delta row's value's net weight within the group."""
+        """The column with the net weight, within the group, of a delta row's value."""
         return f"{self.name}__ms_net"
 
     def _of_change(self, what: str) -> str:
@@ -128,7 +127,7 @@ class Extremum(Accumulator):
         )
 
     def _incoming_wins(self) -> exp.Expr:
-        """There was no extremum before, or a value beyond it came in."""
+        """Whether there was no extremum before, or a value beyond it was inserted."""
         old, incoming = col(self.name + OLD), col(self._of_change("in"))
         beyond = compare(exp.GT if self.greatest else exp.LT, incoming, old)
         return all_of([is_not_null(incoming), any_of([is_null(old), beyond])])

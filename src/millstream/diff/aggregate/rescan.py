@@ -1,10 +1,10 @@
-"""Aggregates without an exact algebra: the groups a delta touches are read again.
+"""Aggregates without an exact algebra: the groups that a delta touches are read again.
 
 Semantics: any aggregate whose result does not depend on the order of rows: sums of floating-point numbers and wide
     decimals, bit aggregates, percentiles, modes, sorted arrays and texts, variances and correlations of types whose
     sums would not be exact, DISTINCT over several arguments.
 Delta rule: none; the aggregate is evaluated over `new(x)` semi-joined with the keys of the touched groups.
-State kept: the result itself, so that an old value is retracted as it was stored, never recomputed.
+State kept: the result itself, so that an old value is removed as it was stored, never recomputed.
 Cost: one read of the input, restricted to the touched groups.
 NULL and duplicate behaviour: the engine's own.
 Falls back when: never; recomputing a group is differential.

@@ -1,13 +1,13 @@
-"""Sums of decimals so wide that Spark's result type has no digit to spare.
+"""Sums of decimals so wide that Spark's result type has no spare digits.
 
 Semantics: SUM over DECIMAL(p, s), p > 27 and s <= 6, such as the product of two prices. Its result is DECIMAL(38, s).
 Delta rule: `sum += Σ w·x`, in the result's own type. A product of a decimal and a weight, and a sum of two decimals,
-    lose decimal places only where there are more than six: the sum is exact, or it overflows.
+    lose decimal places only if there are more than six: the sum is exact, or it overflows.
 State kept: the sum, NULL for no rows and for an overflow; the number of rows distinguishes them.
 Cost: proportional to the changed rows.
 NULL and duplicate behaviour: NULLs do not count; duplicates count by weight.
-Falls back when: never; where an overflow gives NULL the touched group is read again, where it is an error the refresh
-    is recomputed, and fails if the query itself does.
+Falls back when: never; if an overflow returns NULL, the touched group is read again; if it is an error, the refresh is
+    recomputed, and fails if the query itself does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from millstream.ops.expressions import (
 )
 
 MAX_SCALE = 6
-"""Where a number has too many digits, Spark drops decimal places, but keeps this many."""
+"""If a number has too many digits, Spark drops decimal places, but keeps this many."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class WideSum(Accumulator):
 
     @property
     def _changed(self) -> Column:
-        """The number of the delta's rows that count, of any weight."""
+        """The column with the number of the delta's rows that count, regardless of weight."""
         return Column(f"{self.name}__ms_n", "bigint")
 
     def compute(self) -> tuple[Item, ...]:

@@ -1,4 +1,4 @@
-"""Where a table lies: paths of this machine, URIs of elsewhere, and the paths inside a Delta log."""
+"""Locations of tables: paths on this machine, other URIs, and the paths inside a Delta log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHANGE_DIRECTORY = "_change_data"
 
 
 def local_root(path: str) -> Path | None:
-    """The directory `path` names if it is a POSIX path of this machine, else `None`.
+    """The directory that `path` names if it is a POSIX path on this machine, else `None`.
 
     >>> local_root("s3a://bucket/table") is None
     True
@@ -27,7 +27,7 @@ def local_root(path: str) -> Path | None:
 
 
 def normalised(path: str) -> str:
-    """One spelling per table, to find it again in a cache.
+    """One spelling per table, as a cache key.
 
     >>> normalised("/lake/a/../b/")
     '/lake/b'
@@ -37,7 +37,7 @@ def normalised(path: str) -> str:
 
 
 def file_in_table(root: Path, logged_path: str) -> Path | None:
-    """The file an `add`, `remove` or `cdc` action names; `None` if it lies elsewhere (a shallow clone).
+    """The file that an `add`, `remove` or `cdc` action names; `None` if it is outside the table (a shallow clone).
 
     >>> str(file_in_table(Path("/lake/t"), "day=2024-01-01%2010%253A00/part-0.parquet"))
     '/lake/t/day=2024-01-01 10%3A00/part-0.parquet'

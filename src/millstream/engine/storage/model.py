@@ -1,4 +1,4 @@
-"""What the storage layer hands out and takes: frozen records, no behaviour that touches a table."""
+"""What the storage layer returns and accepts: frozen records, no behaviour that touches a table."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CHANGE = RESERVED_PREFIX + "change"
-"""Optional column of a change set's rows: how the change feed shall label each row."""
+"""Optional column of a change set's rows: the label of each row in the change feed."""
 
 DELETE, PREIMAGE, INSERT, POSTIMAGE = "delete", "update_preimage", "insert", "update_postimage"
 
 Rows: TypeAlias = pa.Table | DataFrame
-"""Rows on the driver, or a plan Spark has yet to run."""
+"""Rows on the driver, or a plan that Spark has not run yet."""
 Write: TypeAlias = Callable[[Path], Sequence[Path]]
-"""Writes Parquet files of a table's columns, as `data_file.open_writer` does, into a directory, and names them."""
+"""Writes Parquet files of a table's columns, as `data_file.open_writer` does, into a directory, and returns them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """Who commits, and which of its commits this is. Numbers of one application only grow.
+    """The application that commits, and the number of its commit. Numbers of one application only grow.
 
     Args:
-        is_durable: the files are on disk before the log names them, so that a power cut leaves the table whole.
+        is_durable: the files are on disk before the log names them, so that the table survives a power cut.
     """
 
     app_id: str
@@ -45,7 +45,7 @@ class Txn:
 class Snapshot:
     """A table at one version, as its log describes it.
 
-    `num_rows` counts live rows and is `None` where a file carries no statistics.
+    `num_rows` counts live rows and is `None` if a file has no statistics.
     """
 
     version: int
@@ -73,30 +73,30 @@ class RangeKind(StrEnum):
     APPEND_ONLY = "APPEND_ONLY"
     MUTATING = "MUTATING"
     REPLACED = "REPLACED"
-    """A commit removed every earlier file (overwrite, RESTORE, TRUNCATE); the change feed still has the difference."""
+    """A commit removed every earlier file (overwrite, RESTORE, TRUNCATE); the change feed still has the delta."""
     RECREATED = "RECREATED"
-    """It is another table now; nothing connects the two versions."""
+    """It is another table now; the two versions are unrelated."""
     SCHEMA_CHANGED = "SCHEMA_CHANGED"
-    """A column that is read changed its type, its name, or went away."""
+    """A column that is read changed its type or name, or was dropped."""
     LOST = "LOST"
-    """Commits or change files are gone, or no changes were recorded."""
+    """Commits or change files no longer exist, or no changes were recorded."""
 
     @property
     def has_delta(self) -> bool:
-        """Whether `DeltaStore.changes` can give the difference."""
+        """Whether `DeltaStore.changes` can return the delta."""
         return self in (RangeKind.NOTHING, RangeKind.APPEND_ONLY, RangeKind.MUTATING, RangeKind.REPLACED)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeSummary:
-    """A range `(after, upto]` judged from the log alone.
+    """A range `(after, upto]`, classified from the log alone.
 
     Args:
         changed_rows: rows inserted, deleted or updated; an update counts once.
-        feed_rows: rows the change feed holds, an update as two.
-        exact: whether the log said so, or file sizes were taken as a measure.
-        direct_safe: whether the direct reader gives the right delta for this range.
-        reason: why this kind, or why the direct reader declines; for the refresh history.
+        feed_rows: rows in the change feed; an update counts as two.
+        exact: whether the log states the counts; otherwise they are estimated from file sizes.
+        direct_safe: whether the direct reader returns the correct delta for this range.
+        reason: why it is of this kind, or why the direct reader cannot read it; for the refresh history.
     """
 
     kind: RangeKind
@@ -108,13 +108,13 @@ class RangeSummary:
 
 
 class Changes:
-    """The difference between two versions as a Z-set: the table's columns and `naming.WEIGHT`.
+    """The delta between two versions as a Z-set: the table's columns and `naming.WEIGHT`.
 
     Args:
         schema: the Spark schema of `frame`, the weight last.
-        arrow: the rows, where they were read on the driver; equal rows are then summed already, as far as Arrow can
+        arrow: the rows, if they were read on the driver; equal rows are then already summed, as far as Arrow can
             compare their types.
-        make_frame: builds the DataFrame when it is first asked for.
+        make_frame: builds the DataFrame on first use.
     """
 
     def __init__(self, schema: StructType, arrow: pa.Table | None, make_frame: Callable[[], DataFrame]) -> None:
@@ -133,11 +133,11 @@ class ChangeSet:
     """What one commit does to a table we own.
 
     Args:
-        removed: the old rows: the table's columns, `naming.FILE` and `naming.ROW` (as `read_located` gave them), and
-            optionally `CHANGE` (`delete`, the default, or `update_preimage`).
+        removed: the old rows: the table's columns, `naming.FILE` and `naming.ROW` (as `read_located` returned them),
+            and optionally `CHANGE` (`delete`, the default, or `update_preimage`).
         added: the new rows: the table's columns and optionally `CHANGE` (`insert` or `update_postimage`).
-        expected_version: the version `removed` was looked up in.
-        key_columns: columns no two rows of the table agree in, NULLs included; empty for a bag of rows.
+        expected_version: the version in which `removed` was looked up.
+        key_columns: columns in which no two rows of the table agree (NULLs are equal); empty for a bag of rows.
     """
 
     removed: Rows | None
@@ -158,7 +158,7 @@ def _unlabelled(rows: Rows | None) -> Rows | None:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit that is in the log. `repeated` is set where an earlier call had made it already."""
+    """A commit in the log. `repeated` is set if an earlier call had already made it."""
 
     version: int
     rows_written: int = 0

@@ -1,7 +1,7 @@
-"""`DeltaStore`: the one door to Delta tables, with two paths behind it that give equal results.
+"""`DeltaStore`: the only access to Delta tables, with a direct path and a Spark path that give equal results.
 
-The direct path reads the log, small changes and file lists and commits small changes without Spark; the Spark path
-uses Delta's own reader and writer. Each call chooses by what the table is and how large the data are.
+The direct path reads the log, small changes and file lists, and commits small changes, without Spark; the Spark path
+uses Delta's own reader and writer. Each call chooses by the kind of table and the amount of data.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DeltaStore:
     """Reads and writes Delta tables by path.
 
     Args:
-        spark: the session reads are planned in.
+        spark: the session in which reads are planned.
         settings: `direct_way`, `direct_max_rows` and `merge_strategy` decide between the two paths.
     """
 
@@ -76,14 +76,14 @@ class DeltaStore:
         self._lock = threading.Lock()
         self._logs: dict[str, TableLog] = {}
 
-    # What is there
+    # State and history
 
     def exists(self, path: str) -> bool:
         """Whether there is a Delta table."""
         return self._log(path).exists()
 
     def version(self, path: str) -> int:
-        """The newest version; raises `SOURCE_MISSING` when the table is gone."""
+        """The newest version; raises `SOURCE_MISSING` if the table no longer exists."""
         return self._log(path).version()
 
     def snapshot(self, path: str, version: int | None = None) -> Snapshot:
@@ -104,13 +104,13 @@ class DeltaStore:
         )
 
     def table_id(self, path: str, version: int) -> str:
-        """What distinguishes the table from another one under the same path."""
+        """The id that distinguishes the table from another one at the same path."""
         return self._state(path, version).metadata.table_id
 
     def commit_id(self, path: str, version: int) -> str | None:
-        """What distinguishes a commit from any other of the same version, e.g. of a copy that went on by itself.
+        """The id that distinguishes a commit from any other of the same version, e.g. in a copy that has diverged.
 
-        None where the log does not hold the version, or its writer gave it no id.
+        None if the log does not contain the version, or its writer gave it no id.
         """
         try:
             made = self._log(path).commits(version - 1, version)[0]
@@ -130,11 +130,11 @@ class DeltaStore:
         return classify(self._log(path), after, upto, columns, table_id)
 
     def transaction_version(self, path: str, app_id: str) -> int | None:
-        """The number of the application's last commit, `None` before the first."""
+        """The number of the application's last commit; `None` before the first."""
         return self._state(path, None).transactions.get(app_id)
 
     def committed(self, path: str, txn: Txn) -> tuple[int, dict[str, object]] | None:
-        """The version and the metadata of a commit, if it was made and the log still holds it."""
+        """The version and the metadata of a commit, if it was made and is still in the log."""
         if (self.transaction_version(path, txn.app_id) or -1) < txn.version:
             return None
         made = self._log(path).commit_of(txn.app_id, txn.version)
@@ -155,7 +155,7 @@ class DeltaStore:
     def look_up(self, path: str, version: int, wanted: Wanted, limit: int = MAX_FOUND) -> pa.Table | None:
         """The places of the rows of a table of ours that have one of the wanted values in each of some columns.
 
-        `None` if there are more than `limit`, or if it takes Spark to find them. The columns searched in come along.
+        `None` if there are more than `limit`, or if only Spark can find them. The searched columns are included.
         """
         state, root = self._state(path, version), self._direct_root(path)
         if root is None or not self._is_searchable(root, state, wanted):
@@ -167,7 +167,7 @@ class DeltaStore:
             return None
 
     def rows_at(self, path: str, version: int, places: pa.Table) -> DataFrame | None:
-        """The rows at places of `look_up`, as `read_located` gives them; `None` if it takes Spark to read them."""
+        """The rows at places of `look_up`, as `read_located` returns them; `None` if only Spark can read them."""
         rows = self.arrow_at(path, version, places)
         if rows is None:
             return None
@@ -175,7 +175,7 @@ class DeltaStore:
         return self._spark.createDataFrame(rows, schema=StructType([*fields, *POSITION_SCHEMA.fields]))
 
     def arrow_at(self, path: str, version: int, places: pa.Table) -> pa.Table | None:
-        """The same, on the driver."""
+        """Like `rows_at`, as an Arrow table on the driver."""
         state, root = self._state(path, version), self._direct_root(path)
         assert root is not None, "look_up gave the places"
         try:
@@ -184,7 +184,7 @@ class DeltaStore:
             return None
 
     def rows(self, path: str, version: int, max_rows: int) -> pa.Table | None:
-        """All rows on the driver; `None` if there are more than `max_rows`, or if it takes Spark to read them."""
+        """All rows on the driver; `None` if there are more than `max_rows`, or if only Spark can read them."""
         state, root = self._state(path, version), self._direct_root(path)
         if root is None or state.num_rows is None or state.num_rows > max_rows or not _is_plain(root, state):
             return None
@@ -194,7 +194,7 @@ class DeltaStore:
             return None
 
     def is_small(self, path: str, version: int) -> bool:
-        """Whether `read_located` gives rows that are on the driver, without a scan."""
+        """Whether `read_located` returns rows that are on the driver, without a scan."""
         state, root = self._state(path, version), self._direct_root(path)
         return root is not None and _is_plain(root, state) and fits_driver(state)
 
@@ -211,13 +211,13 @@ class DeltaStore:
         *,
         summary: RangeSummary | None = None,
     ) -> Changes:
-        """The difference between two versions as a Z-set with `naming.WEIGHT`.
+        """The delta between two versions as a Z-set with `naming.WEIGHT`.
 
         Args:
-            summary: what `classify` said of the same range and columns, if the caller has asked already.
+            summary: the result of `classify` for the same range and columns, if the caller already has it.
 
         Raises:
-            MillstreamError: `FRONTIER_LOST` where the range has no delta.
+            MillstreamError: `FRONTIER_LOST` if the range has no delta.
         """
         summary = summary or self.classify(path, after, upto, columns)
         if not summary.kind.has_delta:
@@ -262,7 +262,7 @@ class DeltaStore:
         return self._spark.createDataFrame(rows, schema=schema)
 
     def frame(self, rows: Rows, schema: StructType) -> DataFrame:
-        """Rows for Spark to read, of the types of `schema`."""
+        """Rows for Spark to read, with the types of `schema`."""
         return delta_connector.as_frame(self._spark, rows, schema)
 
     # Writing
@@ -278,7 +278,7 @@ class DeltaStore:
         """Create an empty table of ours.
 
         Args:
-            stats_columns: columns to keep bounds of per file: keys, as far as they are integers, strings or dates.
+            stats_columns: columns with bounds per file: keys that are integers, strings or dates.
         """
         check_names(schema)
         wanted = properties_of(schema, stats_columns, properties or {})
@@ -296,7 +296,7 @@ class DeltaStore:
                 raise _taken(path)
 
     def replace(self, path: str, rows: Rows, txn: Txn, metadata: Mapping[str, object]) -> Commit:
-        """Replace the contents by other rows, in one commit; readers never see an empty table."""
+        """Replace the contents with other rows, in one commit; readers never see an empty table."""
         return self._writer(path).write(rows, txn, metadata, replace=True)
 
     def append(self, path: str, rows: Rows, txn: Txn, metadata: Mapping[str, object]) -> Commit:
@@ -304,29 +304,29 @@ class DeltaStore:
         return self._writer(path).write(rows, txn, metadata, replace=False)
 
     def append_written(self, path: str, write: Write, txn: Txn, metadata: Mapping[str, object]) -> Commit | None:
-        """Append the rows of files that `write` puts into a directory; `None` where only Spark can write the table."""
+        """Append the rows of files that `write` puts into a directory; `None` if only Spark can write the table."""
         return self._writer(path).append_written(write, txn, metadata)
 
     def apply(self, path: str, change: ChangeSet, txn: Txn, metadata: Mapping[str, object]) -> Commit | None:
         """Remove and add rows in one commit; `None` if there is nothing to do.
 
         Raises:
-            MillstreamError: `COMMIT_CONFLICT` if the table moved on since `change.expected_version`.
+            MillstreamError: `COMMIT_CONFLICT` if the table has changed since `change.expected_version`.
         """
         return self._writer(path).apply(change, txn, metadata)
 
     def widen(self, path: str, schema: StructType, rows: Rows, txn: Txn, metadata: Mapping[str, object]) -> Commit:
-        """Give a table of ours more columns; readers of the old ones see no change.
+        """Add columns to a table of ours; readers of the old columns see no change.
 
         Args:
             schema: the table's columns, and the new ones.
-            rows: in the old columns the same as the table's: the caller guarantees it.
+            rows: equal to the table's rows in the old columns; the caller guarantees this.
         """
         check_names(schema)
         return self._writer(path).widen(schema, rows, txn, metadata)
 
     def enable_change_data_feed(self, path: str) -> int:
-        """Switch the change data feed on; returns the version from which changes are recorded."""
+        """Enable the change data feed; returns the version from which changes are recorded."""
         state = self._state(path, None)
         if not state.metadata.has_change_feed:
             name = delta_connector.table(normalised(path))
@@ -334,7 +334,7 @@ class DeltaStore:
         return self.version(path)
 
     def needs_compaction(self, path: str) -> bool:
-        """Whether many small files or dead rows slow reads down."""
+        """Whether many small files or dead rows slow down reads."""
         return bool(files_to_rewrite(self._state(path, None)))
 
     def compact(self, path: str) -> int:
@@ -342,7 +342,7 @@ class DeltaStore:
         return self._writer(path).compact()
 
     def make_durable(self, path: str, after: int, upto: int) -> None:
-        """Flush the commits after a version to disk, if the table lies on this machine; object stores need no call.
+        """Flush the commits after a version to disk, if the table is on this machine; object stores do not need it.
 
         Args:
             after: -1 for all.
@@ -360,10 +360,10 @@ class DeltaStore:
                 Code.LAKE_UNWRITABLE, f"{root} cannot be written: {e.strerror}", hint="check the disk"
             ) from e
 
-    # Inside
+    # Internals
 
     def _writer(self, path: str) -> TableWriter:
-        self._state(path, None)  # a table that is gone or damaged is reported as such
+        self._state(path, None)  # raises the right error for a missing or damaged table
         return TableWriter(
             spark=self._spark,
             path=normalised(path),
@@ -414,4 +414,4 @@ def _no_rows(schema: StructType) -> pa.Table | None:
 
 
 def _taken(path: str) -> MillstreamError:
-    return MillstreamError(Code.NAME_TAKEN, f"there is a Delta table at {path} already")
+    return MillstreamError(Code.NAME_TAKEN, f"there is already a Delta table at {path}")

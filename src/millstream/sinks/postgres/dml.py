@@ -1,7 +1,7 @@
-"""The explicit statements of a refresh: DELETE, UPDATE, INSERT, in this order, on rows found before.
+"""The explicit statements of a refresh: DELETE, UPDATE, INSERT, in this order, on rows that were located before.
 
-Each fires users' triggers as a user's own statement would, with the right TG_OP, OLD and NEW; one that has no row to
-change is not run, so that no statement trigger fires for nothing. They run under the users' path: see `search_path`.
+Each fires users' triggers as a user's own statement would, with the right TG_OP, OLD and NEW. A statement without rows
+to change is not run, so that no statement trigger fires for it. They run under the users' path: see `search_path`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PLAIN_UPDATE = """
 UPDATE ONLY {table} AS t SET {assignments} FROM {incoming} AS d
 WHERE t.ctid OPERATOR(pg_catalog.=) d.place AND d.op OPERATOR(pg_catalog.=) 'U'
 """
-# Which incoming row an inserted one was: a trigger may have altered it beyond recognition or left it out. The subquery
-# hands rows out one by one, and each is inserted and returned before the next, so the setting identifies it.
+# Returns which incoming row each inserted one was: a trigger may have altered it beyond recognition or skipped it. The
+# subquery yields rows one by one, and each is inserted and returned before the next, so the setting identifies it.
 _INSERT = """
 WITH made AS (
   INSERT INTO {table} ({names})
@@ -65,7 +65,7 @@ class Counts:
 
 
 def _planned(connection: Connection) -> dict[str, int]:
-    """How many incoming rows there are of each op; of deletions those whose row was found."""
+    """How many incoming rows there are of each op; deletions count only if their row was found."""
     rows = connection.execute(
         sql.SQL("SELECT op::text, count(*) FROM {} WHERE op <> 'D' OR place IS NOT NULL GROUP BY op").format(
             incoming_table()
@@ -75,10 +75,10 @@ def _planned(connection: Connection) -> dict[str, int]:
 
 
 def run_statements(connection: Connection, target: Target, *, by_ctid: bool, may_veto: bool) -> Counts:
-    """Run the statements; with `by_ctid` the new places are noted, and an UPDATE sets the key's columns too.
+    """Run the statements; with `by_ctid` the new ctids are recorded, and an UPDATE sets the key's columns too.
 
     Raises:
-        MisfitError: somebody else changed the rows meanwhile; not raised where a trigger may have vetoed changes.
+        MisfitError: another session changed the rows meanwhile; not raised if a trigger may have vetoed changes.
     """
     wanted = _planned(connection)
     parts = {
@@ -98,7 +98,7 @@ def run_statements(connection: Connection, target: Target, *, by_ctid: bool, may
             done["I"] = _count(connection, sql.SQL(_INSERT if by_ctid else _PLAIN_INSERT).format(**parts))
     for op, count in done.items():
         if count != wanted[op] and not may_veto:
-            raise MisfitError(f"{Reason.SERVED_CHANGED}: {wanted[op]} rows were to be changed and {count} were")
+            raise MisfitError(f"{Reason.SERVED_CHANGED}: {wanted[op]} rows should have changed, and {count} did")
     return Counts(done.get("I", 0), done.get("U", 0), done.get("D", 0))
 
 

@@ -1,4 +1,4 @@
-"""Rows as the lines of a COPY: exact texts, column by column, or an error that names the column."""
+"""Encodes rows as lines for COPY: exact texts, column by column, or an error that names the column."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from millstream.sinks.postgres.types import is_list
 
 NULL = "\\N"
 _QUOTE = '"'
-_TOO_FAR = "<value out of range"  # what Arrow prints for a date it has no year for
+_TOO_FAR = "<value out of range"  # what Arrow prints for a date whose year it cannot represent
 
 
 def lines_of(rows: pa.Table, columns: list[str]) -> list[str]:
-    """Each row as a line of COPY's text format, without the line's end; equal rows have equal lines.
+    """Each row as a line of COPY's text format, without the line break; equal rows have equal lines.
 
     Raises:
         MillstreamError: SERVE_FAILED for a value that PostgreSQL cannot hold.
@@ -68,7 +68,7 @@ def _is_bytes(arrow: pa.DataType) -> bool:
 
 def _dated(texts: pa.StringArray, name: str) -> pa.StringArray:
     if pc.any(pc.starts_with(texts, _TOO_FAR)).as_py():
-        raise _refused(name, "a date or time so far off that PostgreSQL has no text for it")
+        raise _refused(name, "a date or time too far in the past or future to be written as text")
     before_christ = pc.or_(pc.starts_with(texts, "-"), pc.starts_with(texts, "0000-"))
     if not pc.any(before_christ).as_py():
         return texts
@@ -100,11 +100,11 @@ def _each(values: pa.Array, convert: Callable[[Any], str], name: str) -> pa.Stri
     try:
         return pa.array([None if v is None else convert(v) for v in values.to_pylist()], pa.string())
     except (ValueError, OverflowError) as e:  # Python's dates end with the year 9999
-        raise _refused(name, f"a value that has no text: {e}") from e
+        raise _refused(name, f"a value that cannot be written as text: {e}") from e
 
 
 def _json(value: Any, arrow: pa.DataType, name: str) -> str:
-    """A value of a struct, map or nested array as JSON has it; what JSON has no number for is a string."""
+    """A value of a struct, map or nested array as JSON; values that JSON has no type for are strings."""
     if value is None:
         return "null"
     if pa.types.is_struct(arrow):

@@ -17,7 +17,7 @@ _COPIED = re.compile(r"COPY \w+, line \d+, column c(\d+)")
 
 
 class MisfitError(Exception):
-    """The table is not what the ledger says, so that a delta cannot be applied to it; the text is the reason."""
+    """The table is not what the ledger says, so a delta cannot be applied to it; the text is the reason."""
 
 
 @contextmanager
@@ -34,13 +34,13 @@ def coded_errors(connection: Connection, target: Target, bookkeeping: str) -> It
         yield
     except MovedError as e:
         raise MillstreamError(
-            Code.SERVE_FAILED, f"{target.name} cannot be served: {e}", hint="the next refresh tries again"
+            Code.SERVE_FAILED, f"{target.name} cannot be served: {e}", hint="the next refresh retries it"
         ) from e
     except errors.InsufficientPrivilege as e:
         raise MillstreamError(
             Code.PRIVILEGE_MISSING,
             f"{target.name} cannot be served: {_first_line(e)}",
-            hint=_way_out(e, connection, target, bookkeeping),
+            hint=_privilege_hint(e, connection, target, bookkeeping),
         ) from e
     except psycopg.Error as e:
         is_lost = isinstance(e, psycopg.OperationalError) and not e.sqlstate
@@ -48,7 +48,7 @@ def coded_errors(connection: Connection, target: Target, bookkeeping: str) -> It
             raise MillstreamError(
                 Code.DATABASE_UNREACHABLE,
                 f"the connection was lost while {target.name} was served: {_first_line(e)}",
-                hint="the table is as it was, or complete; the next refresh serves what is missing",
+                hint="the table is unchanged or complete; the next refresh serves what is missing",
             ) from e
         raise MillstreamError(
             Code.SERVE_FAILED,
@@ -65,7 +65,7 @@ def _first_line(error: psycopg.Error) -> str:
 
 
 def _where(error: psycopg.Error, target: Target) -> str:
-    """The column, where PostgreSQL says which."""
+    """The column, if PostgreSQL names it."""
     if error.diag.column_name:
         return f" (column {error.diag.column_name})"
     found = _COPIED.search(error.diag.context or "")
@@ -74,7 +74,7 @@ def _where(error: psycopg.Error, target: Target) -> str:
 
 def _hint(error: psycopg.Error) -> str:
     if isinstance(error, errors.LockNotAvailable):
-        return "somebody holds a lock on the table; the next refresh tries again"
+        return "another session holds a lock on the table; the next refresh retries it"
     if isinstance(error, errors.RaiseException) or "PL/pgSQL" in (error.diag.context or ""):
         return "a trigger on the table refused the change; correct it, or serve with user_triggers = 'off'"
     if isinstance(error, errors.NotNullViolation | errors.InvalidTableDefinition):
@@ -82,14 +82,14 @@ def _hint(error: psycopg.Error) -> str:
     return "remove the cause; the next refresh serves what is missing"
 
 
-def _way_out(error: psycopg.Error, connection: Connection, target: Target, bookkeeping: str) -> str:
+def _privilege_hint(error: psycopg.Error, connection: Connection, target: Target, bookkeeping: str) -> str:
     """The statements that grant what is missing."""
     if "PL/pgSQL" in (error.diag.context or ""):
-        return "a trigger on the table needs that right; have it granted, or serve with user_triggers = 'off'"
+        return "a trigger on the table needs that privilege; grant it, or serve with user_triggers = 'off'"
     try:
         missing = missing_grants(connection, target, bookkeeping)
     except psycopg.Error:
         missing = []
     if not missing:
-        return "have it granted to the role that serves"
-    return "have an administrator of the database run:\n  " + "\n  ".join(missing)
+        return "ask an administrator of the database to grant it to the role that serves"
+    return "ask an administrator of the database to run:\n  " + "\n  ".join(missing)

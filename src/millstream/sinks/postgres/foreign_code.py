@@ -1,6 +1,6 @@
-"""Functions of others that a served table's own definition calls: they run with our rights when rows are served.
+"""Finds other roles' functions that a served table's definition calls: they run with our rights when rows are served.
 
-The owner of a table may give it defaults, checks, indexes, statistics, rules and policies. Triggers are reported
+The owner of a table may add defaults, checks, indexes, statistics, rules and policies. Triggers are reported
 separately.
 """
 
@@ -12,7 +12,7 @@ from millstream.postgres.connection import Connection
 from millstream.sinks.postgres.table import Found
 from millstream.sinks.postgres.target import Target
 
-# Superusers need no table to have their code run, and what is SECURITY DEFINER runs with its owner's rights.
+# Superusers need no table to run their code, and SECURITY DEFINER functions run with their owner's rights.
 _CALLED = """
 WITH parts (class, part) AS (
   SELECT 'pg_attrdef'::regclass, oid FROM pg_attrdef WHERE adrelid = %(relation)s::oid
@@ -35,14 +35,14 @@ ORDER BY 1
 
 @dataclass(frozen=True, slots=True)
 class ForeignFunction:
-    """A function of another role."""
+    """A function that another role owns."""
 
     name: str
     owner: str
 
 
 def foreign_functions(connection: Connection, found: Found) -> list[ForeignFunction]:
-    """The functions of others that a table which is not ours calls for each row."""
+    """The functions of other roles that a table calls for each row; none if the table is ours."""
     if found.owner == connection.info.user:
         return []
     rows = connection.execute(_CALLED, {"relation": found.oid}).fetchall()

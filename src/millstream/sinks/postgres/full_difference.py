@@ -1,8 +1,8 @@
-"""Bringing a table to a result as a whole: by the difference, so that equal rows stay as they are.
+"""Brings a table to the whole result by writing only the rows that differ: equal rows stay as they are.
 
-TRUNCATE would lock readers out and fire no row of a DELETE; a second table would lose users' indexes, views, grants,
-publications and triggers. So what differs is deleted, updated and inserted, in one transaction: a reader sees the old
-contents until it commits, and the new ones afterwards.
+TRUNCATE would lock readers out and fire no DELETE triggers; a second table would lose users' indexes, views, grants,
+publications and triggers. So the rows that differ are deleted, updated and inserted in one transaction: a reader sees
+the old contents until it commits, and the new ones afterwards.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from millstream.sinks.postgres.incoming_rows import exact_texts, incoming_table
 from millstream.sinks.postgres.search_path import users_path
 from millstream.sinks.postgres.target import Target
 
-# Those that read the table run under the users' path: see `search_path`.
-# Equal rows of a bag are numbered on both sides. Rows of the table without a partner become incoming deletions.
+# The statements that read the table run under the users' path: see `search_path`.
+# Equal rows of a bag are numbered on both sides. Rows of the table without a match become incoming deletions.
 _MATCH = """
 WITH here AS (
   SELECT ctid AS place, xmin AS seen, {here} AS key, pg_catalog.row_number() OVER (PARTITION BY {here}) AS i

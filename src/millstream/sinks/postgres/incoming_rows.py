@@ -14,23 +14,23 @@ CREATE TEMPORARY TABLE ms_incoming (
   n bigint GENERATED ALWAYS AS IDENTITY, op "char" NOT NULL, place tid, seen xid, entry tid, key text, {columns}
 ) ON COMMIT DROP
 """
-# Under these a value has one text under any settings of the role; they hold while no trigger can see them.
+# With these, a value has the same text under any settings of the role; they are set only while no trigger can run.
 _EXACT = {"extra_float_digits": "1", "datestyle": "ISO", "timezone": "UTC", "bytea_output": "hex"}
 _WORTH_ANALYZING = 500
-_SIGNED_ZEROS = ("real", "double precision")  # of which 0 and -0 are equal, and print differently under every setting
+_SIGNED_ZEROS = ("real", "double precision")  # 0 and -0 are equal, but print differently under every setting
 
 
 def incoming_table() -> sql.Identifier:
     """The session's table of incoming rows.
 
-    Columns: n, op (`P`ut, `A`dd or `D`elete as given; `U`pdate, `I`nsert, `N`othing once it is known), place, entry,
-    key, and c1, c2, … for the columns of the result, so that no name of a user's clashes with one of ours.
+    Columns: n, op (`P`ut, `A`dd or `D`elete as given; `U`pdate, `I`nsert, `N`othing once decided), place, entry,
+    key, and c1, c2, … for the columns of the result, so that users' column names cannot clash with ours.
     """
     return sql.Identifier("pg_temp", "ms_incoming")
 
 
 def copy_incoming(connection: Connection, target: Target, lines: Iterable[tuple[str, str]]) -> int:
-    """Copy rows, each with its op, into the session's `incoming_table()`; gives their number."""
+    """Copy rows, each with its op, into the session's `incoming_table()`; returns their number."""
     columns = [
         sql.SQL("{} {}").format(sql.Identifier(f"c{i}"), c.type_sql) for i, c in enumerate(target.columns, start=1)
     ]
@@ -74,12 +74,12 @@ def incoming_columns(target: Target, alias: str = "d") -> sql.Composed:
 
 
 def incoming_column(target: Target, name: str, alias: str = "d") -> sql.Composed:
-    """The incoming column of one of the result's."""
+    """The incoming column for a column of the result."""
     return sql.SQL("{}.{}").format(sql.Identifier(alias), sql.Identifier(f"c{target.position(name) + 1}"))
 
 
 def row_text(columns: Iterable[sql.Composable]) -> sql.Composed:
-    """Values as one text, equal exactly where all of them are, NULLs included; see `exact_texts`."""
+    """Values as one text: two texts are equal exactly if all values are, NULLs included; see `exact_texts`."""
     return sql.SQL("ROW({})::pg_catalog.text").format(listed(list(columns)))
 
 
@@ -90,9 +90,9 @@ def assignments(target: Target, *, with_key: bool) -> sql.Composed:
 
 
 def differs(target: Target, *, with_key: bool) -> sql.Composable:
-    """Whether the row `t` is not yet what the incoming row says: an UPDATE that changes nothing fires no trigger.
+    """Whether the row `t` differs from the incoming row: equal rows are not updated, so that no trigger fires.
 
-    IS DISTINCT FROM would look for the operator in the path.
+    IS DISTINCT FROM would look up the operator in the search path.
     """
     chosen = target.columns if with_key else target.others
     if not chosen:

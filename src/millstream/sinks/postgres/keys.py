@@ -1,4 +1,4 @@
-"""The key of a served table: declared in the database, and replaced when the result has another one."""
+"""Declares the key of a served table, and replaces it when the result has another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.sinks.postgres.locks import lock_out_readers
 from millstream.sinks.postgres.target import Target, listed
 
 _NULLS_NOT_DISTINCT = 150_000
-# An index of a user's own may be on the same columns: ours is the constraint, or else the one that was created first.
+# A user may have an index on the same columns: ours is the constraint, or else the index that was created first.
 _OURS = """
 SELECT k.conname, n.nspname, x.relname
 FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_namespace n ON n.oid = x.relnamespace
@@ -37,7 +37,7 @@ class Key:
 
     @classmethod
     def of(cls, target: Target) -> Key:
-        """The key a table shall have."""
+        """The key a table should have."""
         return cls(target.key, target.is_key_total)
 
     @classmethod
@@ -52,7 +52,7 @@ class Key:
         return {"columns": list(self.columns) if self.columns is not None else None, "is_total": self.is_total}
 
     def forbids(self, other: Key) -> bool:
-        """Whether rows that have another key may break this one, on the way there or in the end.
+        """Whether rows with the other key may violate this one, during the change or after it.
 
         >>> Key(("a",), True).forbids(Key(("a", "b"), True)), Key(("a", "b"), False).forbids(Key(("a",), True))
         (True, False)
@@ -68,7 +68,7 @@ KEYLESS = Key(None, False)
 
 
 def declare_key(connection: Connection, target: Target) -> None:
-    """Declare the key of a table, and another replica identity where it is no primary key."""
+    """Declare the key of a table, and set a replica identity if it is not a primary key."""
     if target.key is not None:
         key = listed([sql.Identifier(k) for k in target.key])
         if not target.key:
@@ -84,7 +84,7 @@ def declare_key(connection: Connection, target: Target) -> None:
 
 
 def change_key(connection: Connection, target: Target, relation: int, old: Key) -> None:
-    """Give a table another key than the one it was given; readers wait from when its index is built to the commit."""
+    """Replace the key of a table; readers wait from when the new index is built until the commit."""
     name = sql.Identifier(_new_name(target))
     has_constraint = _is_constraint(connection, Key.of(target))
     if target.key is not None:
@@ -102,19 +102,19 @@ def change_key(connection: Connection, target: Target, relation: int, old: Key) 
 
 
 def _new_name(target: Target) -> str:
-    """A name for an index that no other has, of the length PostgreSQL allows."""
+    """A unique name for an index, of a length that PostgreSQL allows."""
     return f"{target.table.encode()[:50].decode(errors='ignore')}_{uuid.uuid4().hex[:8]}"
 
 
 def _is_constraint(connection: Connection, key: Key) -> bool:
-    """Whether a key is declared as a constraint, and not as a mere index."""
+    """Whether a key is declared as a constraint, and not only as an index."""
     return bool(key.columns) and (key.is_total or connection.info.server_version >= _NULLS_NOT_DISTINCT)
 
 
 def revoke_key(
     connection: Connection, target: Target, relation: int, key: Key, never_null: Collection[str] = ()
 ) -> None:
-    """Drop the key that a table was given; what its users made for themselves stays.
+    """Drop the key that a table was given; users' own indexes and constraints stay.
 
     Args:
         never_null: columns that stay NOT NULL.
@@ -144,7 +144,7 @@ def revoke_key(
 
 
 def _identify(connection: Connection, target: Target, *, has_key: bool) -> None:
-    """Without a replica identity, a publication of the table would forbid us to change it; a user's choice stays."""
+    """Set the replica identity: without one, a publication would forbid us to change rows. A user's choice stays."""
     row = connection.execute(
         "SELECT relreplident::text, EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident) "
         "FROM pg_class c WHERE c.oid = %s::regclass",

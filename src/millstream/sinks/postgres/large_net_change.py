@@ -1,7 +1,7 @@
-"""A net change of any size: netted in the database, since it is too large to be held in memory.
+"""Computes the net change in the database, for changes that are too large to be held in memory.
 
-It is copied as it comes, in pieces, and becomes what `net_change` makes of a small one: equal rows that go and come are
-no change, and with a key a new row takes the place of the old one.
+The change is copied in pieces. The result is the same as that of `net_change` for a small one: equal rows that are
+deleted and inserted cancel each other, and with a key a new row replaces the old one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def copy_pieces(connection: Connection, target: Target, pieces: Iterable[pa.Tabl
     """Copy the net change that the pieces of a Z-set with `naming.WEIGHT` add up to.
 
     Args:
-        new: the op of a row that takes no other's place, where there is a key.
+        new: the op of a row that replaces no other, if there is a key.
 
     Raises:
         MillstreamError: SERVE_FAILED for a value that PostgreSQL cannot hold.

@@ -1,7 +1,7 @@
 """The ledger in the served database: which tables are served there, up to which version; written with the rows.
 
-Schema `millstream` (a setting) holds the table `serving`, which only its owner reads, and the view `served_tables`, in
-which every role finds the tables that it may read, with how stale they are.
+Schema `millstream` (a setting) holds the table `serving`, which only its owner may read, and the view `served_tables`,
+which shows each role the tables that it may read and how stale they are.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ SELECT relation::regclass AS served_table, stream_table, refresh_id, data_timest
        served_at, mode, reason
 FROM {serving} WHERE has_table_privilege(relation, 'SELECT')
 """
-# what others may do
+# the grants that other roles get
 _MEANT = ("GRANT USAGE ON SCHEMA {schema} TO PUBLIC", "GRANT SELECT ON {view} TO PUBLIC")
-# Whether the table is there, and whether it and its schema are ours: what others made could run with our rights.
+# Whether the table exists, and whether it and its schema are ours: other roles' objects could run code with our rights.
 _STATE = """
 SELECT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'serving'),
        pg_get_userbyid(n.nspowner) = current_user AND NOT EXISTS (
@@ -64,14 +64,14 @@ _CTID_TABLES = re.compile(r"^rows_[0-9a-f]{16}$")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the ledger knows of a served table.
+    """What the ledger records about a served table.
 
     Args:
-        relation, filenode: the table and the file of its rows when they were written last.
+        relation, filenode: the OIDs of the table and of its file when its rows were last written.
         key: the key that is declared for it.
         types: the types that its columns were given.
-        by_ctid: whether its rows are matched by their places (`by_place` in the table).
-        notified: keys of the notices its user has had (`told` in the table).
+        by_ctid: whether its rows are matched by their ctids (`by_place` in the table).
+        notified: keys of the warnings that its user has seen (`told` in the table).
     """
 
     relation: int
@@ -94,10 +94,11 @@ class Ledger:
         self._view = sql.Identifier(schema, _VIEW_NAME)
 
     def prepare(self, connection: Connection) -> None:
-        """Create the schema and what is in it where missing, and close all of it to others except the view.
+        """Create the schema and its objects where missing, and close all of them except the view to other roles.
 
         Raises:
-            MillstreamError: NAME_TAKEN if another role owns it, whose triggers would run with our rights; LOCK_TIMEOUT.
+            MillstreamError: NAME_TAKEN if another role owns one, whose triggers would run with our rights;
+                LOCK_TIMEOUT.
         """
         self._require_ours(connection)
         with self._coded():
@@ -108,7 +109,7 @@ class Ledger:
         if not is_ours:
             raise MillstreamError(
                 Code.NAME_TAKEN,
-                f"the schema {self.schema} of the database, or a table of ours in it, belongs to another role",
+                f"the schema {self.schema} of the database, or a table of millstream's in it, belongs to another role",
                 hint="set serving_schema to another name",
             )
 
@@ -135,7 +136,7 @@ class Ledger:
         return row == (3,)
 
     def close_ctid_table(self, connection: Connection, target: Target) -> None:
-        """Close a table of places that was just created to other roles."""
+        """Close a new ctid table to other roles."""
         close_only(connection, self.schema, _ctid_table(target))
 
     @contextmanager
@@ -145,12 +146,12 @@ class Ledger:
         except (errors.LockNotAvailable, errors.DeadlockDetected, CollidedError) as e:
             raise MillstreamError(
                 Code.LOCK_TIMEOUT,
-                f"the schema {self.schema} is being made or dropped by another session",
+                f"another session is creating or dropping the schema {self.schema}",
                 hint="look for long transactions in pg_stat_activity, and try again",
             ) from e
 
     def ctid_table(self, target: Target) -> sql.Identifier:
-        """The table that holds the places of a served table's rows."""
+        """The table that holds the ctids of a served table's rows."""
         return sql.Identifier(self.schema, _ctid_table(target))
 
     def find(self, connection: Connection, target: Target, *, lock: bool = False) -> Entry | None:
@@ -170,7 +171,7 @@ class Ledger:
         )
 
     def _state(self, connection: Connection) -> tuple[bool, bool]:
-        """Whether there is a ledger, and whether what is there is ours."""
+        """Whether there is a ledger, and whether the existing objects are ours."""
         parameters = [[_SERVING, TURNS], _CTID_TABLES.pattern, self.schema]
         is_there, is_ours = connection.execute(_STATE, parameters).fetchone() or (False, True)
         return is_there, is_ours
@@ -186,7 +187,7 @@ class Ledger:
         key: Key,
         types: dict[str, str],
     ) -> None:
-        """Add a table with its key and types, or replace the one that the entry is about."""
+        """Add a table with its key and types, or replace the table that the entry describes."""
         connection.execute(
             sql.SQL(
                 "INSERT INTO {} AS known (stream_table_id, stream_table, lake_id, relation, filenode, key, types) "
@@ -240,7 +241,7 @@ class Ledger:
         )
 
     def record_unchanged(self, connection: Connection, target: Target, mark: Mark, known: Entry) -> bool:
-        """Record that a table is up to date as it is; false if another session has served it since `known` was read."""
+        """Record that an unchanged table is up to date; false if another session served it after `known` was read."""
         done = connection.execute(
             sql.SQL(
                 "UPDATE {} SET stream_table = %s, version = %s, commit_id = %s, refresh_id = %s, "
@@ -260,7 +261,7 @@ class Ledger:
         return done.rowcount == 1
 
     def never_served(self, connection: Connection, lake_id: str, relation: int) -> list[str]:
-        """The stream tables of a lake for which a table was created, and never filled."""
+        """The ids of a lake's stream tables for which this table was created but never filled."""
         query = sql.SQL(
             "SELECT stream_table_id FROM {} WHERE lake_id = %s AND relation = %s::oid AND version IS NULL FOR UPDATE"
         )
@@ -291,7 +292,7 @@ class Ledger:
                 connection.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(self.schema)))
 
     def _has_others(self, connection: Connection) -> bool:
-        """Whether somebody has put something else into the schema."""
+        """Whether the schema holds objects that are not ours."""
         query = (
             "SELECT 1 FROM pg_depend d JOIN pg_namespace n ON d.refobjid = n.oid "
             "WHERE n.nspname = %s AND d.refclassid = 'pg_namespace'::regclass LIMIT 1"
@@ -304,7 +305,7 @@ def _ctid_table(target: Target) -> str:
 
 
 def _is_meant(grant: Grant) -> bool:
-    """Whether a grant stays: those on what others have in the schema, perhaps a served table, do."""
+    """Whether a grant stays; grants on objects in the schema that are not the ledger's, e.g. a served table, do."""
     if grant.kind == "SCHEMA":
         return grant.privilege == "USAGE"
     if grant.kind == "TABLE" and grant.name == _VIEW_NAME:

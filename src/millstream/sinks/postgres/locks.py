@@ -1,6 +1,6 @@
-"""Locks that shut out the readers of a table, without keeping them waiting behind somebody who reads for hours.
+"""Locks that exclude a table's readers, without making them wait behind a transaction that reads for hours.
 
-A session that waits for such a lock stops all that come after it. So each wait is short, and is repeated.
+A session that waits for such a lock blocks all that come after it. So each wait is short, and is repeated.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from millstream.postgres.ddl_turns import CollidedError
 from millstream.postgres.driver import errors, sql
 from millstream.postgres.locked_names import Named, lock
 
-# Under the server's deadlock_timeout: of two sessions that wait for each other it is ours that gives up.
+# Below the server's deadlock_timeout: if two sessions wait for each other, ours gives up.
 _WAIT = "500ms"
 _PATIENCE_SECONDS = 60.0
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
 def in_short_waits(connection: Connection, work: Callable[[], None]) -> None:
-    """Do some work in a transaction, or in a part of the present one, once all its locks are available.
+    """Do some work in a transaction, or in a savepoint of the current one, once all its locks are available.
 
-    What another session has made or dropped at the same time is read again.
+    The work is also repeated if another session created or dropped the same object at the same time.
 
     Raises:
-        errors.LockNotAvailable, errors.DeadlockDetected: somebody else has held them for a minute.
+        errors.LockNotAvailable, errors.DeadlockDetected: another session has held them for a minute.
     """
     row = connection.execute("SELECT pg_catalog.current_setting('lock_timeout')").fetchone()
     assert row is not None
@@ -50,7 +50,7 @@ def lock_out_readers(connection: Connection, table: Named) -> None:
     """Inside a transaction, lock a table against every other session until its end.
 
     Raises:
-        MovedError: its name means another one now.
-        errors.LockNotAvailable, errors.DeadlockDetected: somebody else has held it for a minute.
+        MovedError: its name now refers to another table.
+        errors.LockNotAvailable, errors.DeadlockDetected: another session has held a lock on it for a minute.
     """
     in_short_waits(connection, lambda: lock(connection, table, "ACCESS EXCLUSIVE"))

@@ -1,9 +1,9 @@
-"""Rows matched by where they lie, for results without a key and for keys that a BEFORE trigger may alter.
+"""Matches rows by their place in the table, for results without a key and for keys that a BEFORE trigger may alter.
 
-A table beside the ledger holds, for each row of the result, its key's or whole row's text as it was meant to be,
-and the place (`ctid`) and transaction (`xmin`) of the row that stands for it; no place if a trigger left it out. So the
-served table needs no column for it, and what a trigger makes of a row does not matter. A row that others changed has
-another place or transaction: that is detected, and the table is brought to the whole result.
+A table beside the ledger holds, for each row of the result, the text of its key or of the whole row as it was computed,
+and the place (`ctid`) and transaction (`xmin`) of the served row; no place if a trigger skipped the row. So the served
+table needs no extra column, and it does not matter how a trigger alters a row. A row that another session changed has
+another place or transaction: this is detected, and the table is brought to the whole result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millstream.sinks.postgres.search_path import users_path
 from millstream.sinks.postgres.target import Target, listed
 
 _TABLE = "CREATE TABLE IF NOT EXISTS {ctids} (key text NOT NULL, place tid, seen xid)"
-# Equal keys are numbered on both sides: which of several equal rows goes does not matter.
+# Equal keys are numbered on both sides: which of several equal rows is deleted does not matter.
 _LOCATE_BAG = """
 UPDATE {incoming} AS d SET entry = p.entry, place = p.place, seen = p.seen
 FROM (SELECT r.ctid AS entry, r.key, r.place, r.seen, row_number() OVER (PARTITION BY r.key) AS i FROM {ctids} AS r
@@ -42,7 +42,7 @@ _DECIDE = "UPDATE {incoming} AS d SET op = CASE WHEN place IS NULL THEN 'I' ELSE
 
 
 def create_ctid_table(connection: Connection, ctids: sql.Identifier) -> bool:
-    """Create the table of places if it is missing; whether it was created, and is to be closed to others."""
+    """Create the ctid table if it is missing; true if it was created, and must be closed to other roles."""
     if connection.execute("SELECT to_regclass(%s)", [ctids.as_string(connection)]).fetchone() != (None,):
         return False
     connection.execute(sql.SQL(_TABLE).format(ctids=ctids))
@@ -61,7 +61,7 @@ def fill_keys(connection: Connection, target: Target) -> None:
 
 
 def record_existing(connection: Connection, target: Target, ctids: sql.Identifier) -> None:
-    """Record the places of all rows of a keyed table, whose keys nobody has altered so far."""
+    """Record the ctids of all rows of a keyed table, whose keys no trigger has altered so far."""
     text = incoming_rows.row_text(sql.Identifier(n) for n in target.key or ())
     connection.execute(sql.SQL("DELETE FROM {}").format(ctids))
     with exact_texts(connection), users_path(connection, target):
@@ -70,10 +70,10 @@ def record_existing(connection: Connection, target: Target, ctids: sql.Identifie
 
 
 def locate(connection: Connection, target: Target, ctids: sql.Identifier) -> None:
-    """Match the incoming rows with recorded ones, and so decide what to do with each.
+    """Match the incoming rows with recorded ones, and decide what to do with each.
 
     Raises:
-        MisfitError: a row that is to go or change is not where it was recorded.
+        MisfitError: a row to delete or change is not where it was recorded.
     """
     fill_keys(connection, target)
     parts = {
@@ -86,12 +86,12 @@ def locate(connection: Connection, target: Target, ctids: sql.Identifier) -> Non
     with users_path(connection, target):
         is_stray = connection.execute(sql.SQL(_STRAY).format(**parts)).fetchone() is not None
     if is_stray:
-        raise MisfitError(f"{Reason.SERVED_CHANGED}: rows of the served table are not where they were left")
+        raise MisfitError(f"{Reason.SERVED_CHANGED}: rows of the served table are not where they were written")
     connection.execute(sql.SQL(_DECIDE).format(**parts))
 
 
 def record(connection: Connection, ctids: sql.Identifier) -> None:
-    """Record where the incoming rows lie after they were written."""
+    """Record the ctids of the incoming rows after they were written."""
     parts = {"ctids": ctids, "incoming": incoming_table()}
     for statement in (
         "DELETE FROM {ctids} AS r USING {incoming} AS d WHERE r.ctid = d.entry AND d.op IN ('D', 'I')",
@@ -103,7 +103,7 @@ def record(connection: Connection, ctids: sql.Identifier) -> None:
 
 
 def record_all(connection: Connection, ctids: sql.Identifier) -> None:
-    """Record where all rows of the table lie, each of which was incoming."""
+    """Record the ctids of all rows of the table, each of which was incoming."""
     connection.execute(sql.SQL("DELETE FROM {}").format(ctids))
     connection.execute(
         sql.SQL("INSERT INTO {} ({}) SELECT d.key, d.place, d.seen FROM {} AS d WHERE d.op <> 'D'").format(

@@ -1,4 +1,4 @@
-"""Rows matched by their key's columns, which no trigger alters."""
+"""Matches rows by their key's columns, which no trigger alters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def merge(connection: Connection, target: Target, null_keys: frozenset[str]) -> 
 
 
 def locate(connection: Connection, target: Target, null_keys: frozenset[str]) -> None:
-    """Match the incoming rows with those of the table, and so decide what to do with each: no match, an insert.
+    """Match the incoming rows with those of the table, and decide what to do with each; without a match, insert it.
 
     Raises:
         MisfitError: the table has a row with the key of a new one, which would be overwritten.
@@ -56,9 +56,9 @@ def locate(connection: Connection, target: Target, null_keys: frozenset[str]) ->
 
 
 def _refuse_rows_in_the_way(connection: Connection, parts: dict[str, sql.Composable]) -> None:
-    """If the key no longer is one, the second row would silently replace the first."""
+    """Without this check, a new row with the key of another one would silently replace it."""
     if connection.execute(sql.SQL(_IN_THE_WAY).format(**parts)).fetchone() is not None:
-        raise MisfitError(f"{Reason.SERVED_CHANGED}: the served table has a row that stands in the way")
+        raise MisfitError(f"{Reason.SERVED_CHANGED}: the served table has a row that conflicts with a new one")
 
 
 def _parts(target: Target, null_keys: frozenset[str]) -> dict[str, sql.Composable]:

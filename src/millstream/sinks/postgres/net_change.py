@@ -24,11 +24,10 @@ class Change:
     """The net change.
 
     Args:
-        puts: new rows, and with a key also rows that replace another, those first; duplicates as often as they
-            are to be there.
-        gone: old rows that go; with a key, only those whose key has no new row.
+        puts: new rows; with a key, preceded by the rows that replace another. Duplicates are repeated.
+        gone: old rows to delete; with a key, only those whose key has no new row.
         replaced: how many of `puts` replace another row.
-        null_keys: the columns of the key that are NULL in one of them.
+        null_keys: the columns of the key that are NULL in any of the rows.
     """
 
     puts: list[str]
@@ -44,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class IncomingChange:
-    """What was copied: how many rows are new, replace another and go, and which of the key's columns have NULLs."""
+    """What was copied: how many rows are inserted, updated and deleted, and which of the key's columns have NULLs."""
 
     counts: Counts
     null_keys: frozenset[str]
@@ -87,5 +86,5 @@ def net_change(target: Target, zset: pa.Table) -> Change:
 
 
 def _key(line: str, places: Sequence[int]) -> tuple[str, ...]:
-    texts = line.split("\t")  # a tab inside of a value is escaped
+    texts = line.split("\t")  # a tab inside a value is escaped
     return tuple(texts[place] for place in places)

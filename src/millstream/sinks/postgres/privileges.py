@@ -1,4 +1,4 @@
-"""What a role lacks to serve a table, as the statements that grant it."""
+"""The privileges that a role lacks to serve a table, as GRANT statements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SELECT current_user::text, current_database()::text, has_database_privilege(curr
        coalesce((SELECT has_schema_privilege(n.oid, 'USAGE') FROM pg_namespace n WHERE n.nspname = %(schema)s), true),
        coalesce((SELECT has_schema_privilege(n.oid, 'CREATE') FROM pg_namespace n WHERE n.nspname = %(schema)s), true)
 """
-# A role that gives a table away must be able to act as its new owner, who must be able to make tables there.
+# A role that changes a table's owner must be able to act as the new owner, who must be able to create tables there.
 _OWNERS = """
 SELECT r.rolname::text, pg_has_role(r.oid, 'MEMBER'), has_schema_privilege(r.oid, n.oid, 'CREATE')
 FROM pg_roles r, pg_namespace n WHERE r.rolname = %(owner)s AND n.nspname = %(schema)s
@@ -26,7 +26,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 
 
 
 def missing_grants(connection: Connection, target: Target, bookkeeping: str) -> list[str]:
-    """The statements that let the connection's role serve a table; none if it may, or the right is another one.
+    """The GRANT statements that the connection's role needs to serve a table; empty if none of these is missing.
 
     Args:
         bookkeeping: the schema of the ledger.

@@ -1,9 +1,9 @@
-"""Columns of a served table get other types when those of the result have changed, e.g. as a source's were widened.
+"""Alters the column types of a served table when those of the result have changed, e.g. after a source's were widened.
 
-PostgreSQL converts the stored values, so that rows that are right stay, with all that users have put on them.
+PostgreSQL converts the stored values, so correct rows stay, and so does everything that users built on the table.
 The result is compared with the table afterwards in any case, so a conversion need not be exact: values that cannot be
-converted become NULL until then, and rows whose keys cannot be are deleted. All of it happens in the transaction that
-writes the new rows: readers wait for its end.
+converted become NULL until then, and rows whose keys cannot be converted are deleted. All of it happens in the
+transaction that writes the new rows: readers wait for its end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def retype(connection: Connection, target: Target, found: Found) -> int:
         How many rows were deleted for it.
 
     Raises:
-        MillstreamError: DEPENDENTS_EXIST if users made something that PostgreSQL does not alter a column under.
+        MillstreamError: DEPENDENTS_EXIST if a user's object depends on a column, so that PostgreSQL cannot alter it.
     """
     columns = outgrown(target, found)
     if not columns:
@@ -70,13 +70,13 @@ def retype(connection: Connection, target: Target, found: Found) -> int:
         changes = ", ".join(f"{c.name} from {found.columns[c.name]} to {c.pg_type}" for c in columns)
         raise MillstreamError(
             Code.DEPENDENTS_EXIST,
-            f"the result has other types, and {target.name} cannot be altered ({changes}): {said}{detail}",
+            f"the result's types have changed, and {target.name} cannot be altered ({changes}): {said}{detail}",
             hint="drop the dependent object, refresh, and create it again; or cast to the old type in the query",
         ) from e
 
 
 def _converted(connection: Connection, column: ServedColumn, old: str) -> sql.Composable:
-    """The column in its new type: by a cast of PostgreSQL's, or by its text where there is none."""
+    """The column cast to its new type, through its text if PostgreSQL has no direct cast."""
     new = column.qualified_type_sql
     try:
         with connection.transaction():
@@ -94,11 +94,11 @@ def _alter(
     *,
     only: bool = True,
 ) -> bool:
-    """Alter the columns; false if what the table holds does not fit."""
+    """Alter the columns; false if the table's contents do not fit."""
     try:
         with connection.transaction(), users_path(connection, target):
             connection.execute(_statement(target, columns, usings, only=only))
-    except (errors.DataError, errors.IntegrityError):  # values or rows do not suit the types, or users' constraints
+    except (errors.DataError, errors.IntegrityError):  # values do not fit the new types, or violate users' constraints
         return False
     return True
 
@@ -106,19 +106,19 @@ def _alter(
 def _statement(
     target: Target, columns: Sequence[ServedColumn], usings: dict[str, sql.Composable], *, only: bool
 ) -> sql.Composed:
-    """With `only`, tables that inherit from this one are refused: they hold rows of others."""
+    """With `only`, tables that inherit from this one are refused: their rows are not ours."""
     change = sql.SQL("ALTER COLUMN {} TYPE {} USING {}")
     changes = [change.format(c.identifier, c.qualified_type_sql, usings[c.name]) for c in columns]
     return sql.SQL("ALTER TABLE {} {} {}").format(sql.SQL("ONLY" if only else ""), target.relation, listed(changes))
 
 
 def _refuse_references(connection: Connection, target: Target, found: Found) -> None:
-    """Rows of others must not go, or lose what they refer to, because ours are made again."""
+    """Refuse if rows of other tables refer to ours: deleting ours would delete or change them."""
     row = connection.execute(_REFERENCES, [found.oid]).fetchone()
     if row is not None:
         raise MillstreamError(
             Code.DEPENDENTS_EXIST,
-            f"the key of {target.name} has another type, to which its values cannot be converted, and the constraint "
+            f"the key of {target.name} has a new type to which its values cannot be converted, and the constraint "
             f"{row[0]} of {row[1]} refers to them",
             hint="drop that constraint, refresh, and create it again",
         )

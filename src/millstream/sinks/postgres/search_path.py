@@ -1,9 +1,9 @@
-"""The search path of each statement: PostgreSQL's own schemas only, except where users' code runs, which sees theirs.
+"""The search path of each statement: PostgreSQL's own schemas, and the users' for statements that run their code.
 
-A function or operator that somebody has put into a schema of the path may fit the arguments better than PostgreSQL's
-own, and would run with our rights. So the session has a path without such schemas from the beginning of each piece of
-work. Only the statements that read or write the served table run under another one, because its triggers, defaults,
-checks and policies run inside them: in these statements every operator, function and type is named with its schema.
+A function or operator that another role has put into a schema of the path may fit the arguments better than
+PostgreSQL's own, and would run with our rights. So each operation starts with a path without such schemas. Only the
+statements that read or write the served table run under another one, because its triggers, defaults, checks and
+policies run inside them: in these statements every operator, function and type is named with its schema.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ SELECT pg_catalog.set_config('search_path', pg_catalog.concat_ws(', ', {schema},
 
 
 def pin_path(connection: Connection) -> None:
-    """Have names mean PostgreSQL's own from now on: also after a trigger has set another path for the session."""
+    """Make names refer to PostgreSQL's own objects from now on, even if a trigger has set another path."""
     connection.execute("SET search_path = pg_catalog, pg_temp")
 
 
 @contextmanager
 def users_path(connection: Connection, target: Target) -> Iterator[None]:
-    """Inside the block, in a transaction, names mean what is in the served table's schema, then in the role's own path.
+    """Inside the block, in a transaction, names are looked up in the served table's schema, then in the role's path.
 
-    For statements that run users' code. Nothing of theirs waits for the commit: deferred triggers fire at the block's
-    end. An error leaves all to the transaction's end.
+    For statements that run users' code. Deferred triggers fire at the end of the block instead of at the commit, where
+    they would see another path. After an error, the rollback resets the path.
     """
     schema = sql.Literal(sql.Identifier(target.schema).as_string(connection))
     connection.execute(sql.SQL(_USERS).format(schema=schema))

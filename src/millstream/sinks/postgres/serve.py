@@ -1,7 +1,7 @@
-"""Served tables of one database: declared, brought to the version of their stream table, and dropped.
+"""Declares the served tables of one database, brings them to the version of their stream table, and drops them.
 
-What a table holds and the version that stands for are written together, so a crash on either side leaves a table that
-is exactly at the recorded version, and the next call continues from there: nothing is applied twice, nothing is lost.
+A table's contents and their version are written together, so a crash on either side leaves a table that is exactly at
+the recorded version, and the next call continues from there: nothing is applied twice, nothing is lost.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class PostgresSink:
         """Create the table, empty, under a name that is free.
 
         Args:
-            live: the stream tables of the lake that are served. A table that was made for another of them and never
-                served, because the connection was lost when it was made, is not in the way.
+            live: the stream tables of the lake that are served. A table that was created for any other one and never
+                filled, because the connection was lost, is dropped first.
 
         Raises:
             MillstreamError: NAME_TAKEN, UNKNOWN_TABLE, PRIVILEGE_MISSING, SERVE_FAILED.
@@ -75,7 +75,7 @@ class PostgresSink:
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Everything done inside the block is rolled back at its end: only errors come of it."""
+        """Roll back everything done inside the block at its end; errors are raised."""
         with self._connection.transaction(force_rollback=True):
             yield
 
@@ -84,13 +84,13 @@ class PostgresSink:
         """Everything done to a table inside the block is done in one transaction, or not at all.
 
         Raises:
-            MillstreamError: DATABASE_UNREACHABLE if the connection is lost when that is to be committed.
+            MillstreamError: DATABASE_UNREACHABLE if the connection is lost during the commit.
         """
         with coded_errors(self._connection, target, self._ledger.schema), self._connection.transaction():
             yield
 
     def grant(self, target: Target) -> None:
-        """Give the table to its owner and its readers.
+        """Set the table's owner, and let the chosen roles read it.
 
         Raises:
             MillstreamError: PRIVILEGE_MISSING, SERVE_FAILED.
@@ -141,17 +141,17 @@ class PostgresSink:
                 return writer.apply(known, net_change(target, delta) if isinstance(delta, pa.Table) else delta)
             except MisfitError as misfits:
                 reason = str(misfits)
-            except errors.UniqueViolation as e:  # of the table itself; one inside a trigger is a failure of that
+            except errors.UniqueViolation as e:  # of the table itself; one inside a trigger is the trigger's failure
                 if (e.diag.schema_name, e.diag.table_name) != (target.schema, target.table):
                     raise
-                reason = f"{Reason.SERVED_CHANGED}: the served table has a row that stands in the way"
+                reason = f"{Reason.SERVED_CHANGED}: the served table has a row that conflicts with a new one"
         if known is not None and known.key.forbids(Key.of(target)):
             known = writer.remove_key(known)
         return writer.rewrite(known, feed, reason)
 
     @contextmanager
     def _work(self, target: Target) -> Iterator[None]:
-        """Around everything that is done in the database: names are PostgreSQL's own, and errors coded."""
+        """Wraps all work in the database: names refer to PostgreSQL's own objects, and errors are coded."""
         with coded_errors(self._connection, target, self._ledger.schema):
             pin_path(self._connection)
             yield
@@ -160,7 +160,7 @@ class PostgresSink:
         """Drop the table, and remove it from the ledger.
 
         Raises:
-            MillstreamError: DEPENDENTS_EXIST if others depend on it in the database, unless `cascade`; LOCK_TIMEOUT.
+            MillstreamError: DEPENDENTS_EXIST if objects of the database depend on it, unless `cascade`; LOCK_TIMEOUT.
         """
 
         def work() -> None:
@@ -178,12 +178,12 @@ class PostgresSink:
             except (errors.LockNotAvailable, errors.DeadlockDetected, CollidedError) as e:
                 raise MillstreamError(
                     Code.LOCK_TIMEOUT,
-                    f"{target.name} cannot be dropped: others hold locks on it",
+                    f"{target.name} cannot be dropped: other sessions hold locks on it",
                     hint="look in pg_stat_activity for long transactions that read it, and try again",
                 ) from e
 
     def drop_if_served(self, target: Target) -> None:
-        """Drop the table of exactly that name if the ledger is about it, rather than about one that came after.
+        """Drop the table of exactly that name if it is the one that the ledger records.
 
         Raises:
             MillstreamError: as `drop`.
@@ -194,7 +194,7 @@ class PostgresSink:
             self.drop(target, cascade=False)
 
     def _present_name(self, target: Target, entry: Entry) -> tuple[Target, int] | None:
-        """The served table by the name it has now: somebody may have renamed it, or restored it from a dump."""
+        """The served table under its current name: it may have been renamed, or restored from a dump."""
         other = name_of(self._connection, entry.relation)
         names = [(target.schema, target.table), *([other] if other is not None else [])]
         for schema, table in names:

@@ -1,4 +1,4 @@
-"""The served table itself: made with the right types, key, owner and grants; looked at; dropped."""
+"""The served table itself: creates it with the right types, key, owner and grants, finds it, and drops it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MERGE = 150_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A relation of the served table's name, as it is now."""
+    """A relation with the served table's name, as it is now."""
 
     oid: int
     filenode: int
@@ -39,7 +39,7 @@ class Found:
 
 
 def find_table(connection: Connection, target: Target) -> Found | None:
-    """The relation of the served table's name, or None."""
+    """The relation with the served table's name, or None."""
     query = _FOUND + " WHERE n.nspname = %s AND c.relname = %s"
     row = connection.execute(query, [target.schema, target.table]).fetchone()
     if row is None:
@@ -49,7 +49,7 @@ def find_table(connection: Connection, target: Target) -> Found | None:
 
 
 def name_of(connection: Connection, oid: int) -> tuple[str, str] | None:
-    """The schema and name a table has now, or None if it is gone."""
+    """The schema and name a table has now, or None if it was dropped."""
     row = connection.execute(
         "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.oid = %s::oid AND c.relkind = 'r'",
@@ -67,9 +67,9 @@ def is_ours(connection: Connection, target: Target, found: Found) -> bool:
 
 
 def misfit(target: Target, found: Found, given: Mapping[str, str]) -> str | None:
-    """What somebody has done to a table's columns so that they are not what the result needs.
+    """How a table's columns were altered so that they no longer fit the result; None if they fit.
 
-    Columns that users added do no harm, and those that still have the type they were `given` can be altered.
+    Columns that users added do no harm, and columns that still have the type they were `given` can be altered.
     """
     for column in target.columns:
         is_type, was_type = found.columns.get(column.name), given.get(column.name, column.pg_type)
@@ -77,18 +77,18 @@ def misfit(target: Target, found: Found, given: Mapping[str, str]) -> str | None
             return f"it has no column {column.name}"
         if is_type not in {column.pg_type, was_type}:
             return f"its column {column.name} is {is_type} and should be {was_type}"
-    return None if found.is_table else "it is no plain table"
+    return None if found.is_table else "it is not a plain table"
 
 
 def refuse_taken(connection: Connection, target: Target) -> None:
-    """Refuse a name under which the database has something already, and a schema that is not there.
+    """Refuse a name that is already taken in the database, and a schema that does not exist.
 
     Raises:
         MillstreamError: NAME_TAKEN, UNKNOWN_TABLE.
     """
     if find_table(connection, target) is not None:
         raise MillstreamError(
-            Code.NAME_TAKEN, f"the database has a relation {target.name} already", hint="serve to another name"
+            Code.NAME_TAKEN, f"the database already has a relation {target.name}", hint="serve to another name"
         )
     if connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [target.schema]).fetchone() is None:
         raise MillstreamError(
@@ -99,7 +99,7 @@ def refuse_taken(connection: Connection, target: Target) -> None:
 
 
 def create_table(connection: Connection, target: Target) -> Found:
-    """Make the table, empty."""
+    """Create the table, empty."""
     columns = [sql.SQL("{} {}").format(c.identifier, c.type_sql) for c in target.columns]
     connection.execute(sql.SQL("CREATE TABLE {} ({})").format(target.relation, listed(columns)))
     declare_key(connection, target)
@@ -113,10 +113,10 @@ def create_table(connection: Connection, target: Target) -> Found:
 
 
 def grant(connection: Connection, target: Target, oid: int) -> None:
-    """Give the table to its owner, let the chosen roles read it, and nobody else write it.
+    """Set the table's owner, let the chosen roles read it, and revoke other roles' privileges to write it.
 
     Raises:
-        MovedError: its name does not mean the table of that oid.
+        MovedError: its name does not refer to the table of that OID.
     """
     me = _current_user(connection)
     hold(connection, target.named(oid))
@@ -141,7 +141,7 @@ def grant(connection: Connection, target: Target, oid: int) -> None:
         connection.execute(mine.format(target.relation, sql.Identifier(me)))
     for role_name in target.grants:
         connection.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(target.relation, _role(role_name)))
-    require(connection, [target.named(oid)])  # no lock holds the name of its schema; an error undoes all of it
+    require(connection, [target.named(oid)])  # no lock protects the name of its schema; an error undoes all of it
 
 
 def drop_table(connection: Connection, target: Target, oid: int, *, cascade: bool) -> None:
@@ -149,7 +149,7 @@ def drop_table(connection: Connection, target: Target, oid: int, *, cascade: boo
 
     Raises:
         MillstreamError: DEPENDENTS_EXIST.
-        MovedError: its name does not mean the table of that oid.
+        MovedError: its name does not refer to the table of that OID.
     """
     word = sql.SQL("CASCADE" if cascade else "RESTRICT")
     lock(connection, target.named(oid), "ACCESS EXCLUSIVE")
@@ -158,7 +158,7 @@ def drop_table(connection: Connection, target: Target, oid: int, *, cascade: boo
     except errors.DependentObjectsStillExist as e:
         raise MillstreamError(
             Code.DEPENDENTS_EXIST,
-            f"in the database, others depend on {target.name}: {(e.diag.message_detail or '').strip()}",
+            f"other objects of the database depend on {target.name}: {(e.diag.message_detail or '').strip()}",
             hint="drop them there first, or drop with CASCADE",
         ) from e
 

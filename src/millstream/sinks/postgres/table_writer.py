@@ -51,14 +51,14 @@ from millstream.sinks.postgres.triggers import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# rows may be long in coming
+# computing the rows may take long
 _TIMEOUTS = "SET LOCAL lock_timeout = '60s'; SET LOCAL idle_in_transaction_session_timeout = 0"
 NONE, DIFFERENTIAL, FULL = "NONE", "DIFFERENTIAL", "FULL"
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What was done; `notices` are things its user should know, each reported once."""
+    """What was done; `notices` are texts of warnings for the user, each reported once."""
 
     mode: str
     counts: Counts = field(default_factory=Counts)
@@ -90,7 +90,7 @@ class TableWriter:
         return found is not None and found.oid == known.relation
 
     def record_unchanged(self, known: Entry) -> Served:
-        """Record that the table is at the mark as it is.
+        """Record that the table is at the mark without a change.
 
         Raises:
             OvertakenError: another session has served it since `known` was read.
@@ -160,7 +160,7 @@ class TableWriter:
     # The whole result
 
     def rewrite(self, known: Entry | None, feed: Feed, reason: str) -> Served:
-        """Bring the table to the whole result, made if it is not there.
+        """Bring the table to the whole result, and create it if it is missing.
 
         Raises:
             OvertakenError: as `record_unchanged`.
@@ -171,7 +171,7 @@ class TableWriter:
             found = self._ensure_table(self._locked_entry(known))
             entry = self.ledger.find(connection, target, lock=True)
             assert entry is not None
-            self._lock(found, "SHARE ROW EXCLUSIVE")  # nobody else moves rows that were compared
+            self._lock(found, "SHARE ROW EXCLUSIVE")  # no other session may move compared rows
             triggers = user_triggers(connection, found.oid)
             is_auto = target.user_triggers is UserTriggers.AUTO
             live = tuple(t for t in triggers if is_auto and not t.is_row)
@@ -197,7 +197,7 @@ class TableWriter:
             return self._record(entry, found, done, seen, written, by_ctid=ctids is not None)
 
     def remove_key(self, known: Entry) -> Entry | None:
-        """Remove a key that new rows may break, in a transaction of its own: readers wait until its end."""
+        """Remove a key that new rows may violate, in a transaction of its own: readers wait until its end."""
         connection, target = self.connection, self.target
         with connection.transaction():
             self._locked_entry(known)
@@ -214,7 +214,7 @@ class TableWriter:
             return self.ledger.find(connection, target)
 
     def _ensure_table(self, entry: Entry | None) -> Found:
-        """The table, created if it is missing; never another's, except one that was restored from a dump."""
+        """The table, created if it is missing; another one of its name is used only if it was restored from a dump."""
         connection, target = self.connection, self.target
         found = find_table(connection, target)
         key, types = (entry.key, entry.types) if entry is not None else (Key.of(target), target.types)
@@ -241,7 +241,7 @@ class TableWriter:
             self.ledger.close_ctid_table(self.connection, self.target)
 
     def _locked_entry(self, known: Entry | None) -> Entry | None:
-        """The ledger's entry, which nobody else changes until the end of the transaction."""
+        """The ledger's entry, locked until the end of the transaction."""
         self.connection.execute(_TIMEOUTS)
         entry = self.ledger.find(self.connection, self.target, lock=True)
         if entry != known:
@@ -249,7 +249,7 @@ class TableWriter:
         return entry
 
     def _lock(self, found: Found, mode: str) -> None:
-        """Lock the table that was found: in between, the owner of its schema may have put another in its place."""
+        """Lock the table that was found, unless the owner of its schema has put another in its place meanwhile."""
         try:
             lock(self.connection, self.target.named(found.oid), mode)
         except MovedError as e:
@@ -267,7 +267,7 @@ class TableWriter:
     ) -> Served:
         connection, target, mark = self.connection, self.target, self.mark
         try:
-            require(connection, [target.named(found.oid)])  # no lock holds the name of its schema
+            require(connection, [target.named(found.oid)])  # no lock protects the name of its schema
         except MovedError as e:
             raise OvertakenError from e
         name = mark.stream_table
@@ -290,6 +290,6 @@ def _require_fit(target: Target, found: Found, entry: Entry | None) -> None:
     if (what := misfit(target, found, entry.types if entry is not None else {})) is not None:
         raise MillstreamError(
             Code.SERVE_FAILED,
-            f"{target.name} is not as it was made: {what}",
+            f"{target.name} was altered: {what}",
             hint="undo that, or STOP SERVING and SERVE TO it again",
         )

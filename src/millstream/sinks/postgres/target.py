@@ -15,7 +15,7 @@ from millstream.sinks.postgres.types import ServedColumn
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MAX_KEY_COLUMNS = 32  # of an index of PostgreSQL
+_MAX_KEY_COLUMNS = 32  # PostgreSQL's limit for an index
 
 
 class UserTriggers(StrEnum):
@@ -27,14 +27,14 @@ class UserTriggers(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A served table as it shall be.
+    """A served table as it should be.
 
     Args:
-        table_id: the stream table's id, by which the ledger knows it.
-        key: columns no two rows agree in, NULLs being equal; none of them where there is one row at most, and None for
-            a bag of rows. One of more columns than PostgreSQL can declare is taken for none.
+        table_id: the stream table's id, which identifies the ledger's entry.
+        key: columns whose values identify a row, NULLs being equal; empty if there is at most one row, and None for a
+            bag of rows. A key with more columns than PostgreSQL allows is treated as None.
         is_key_total: whether the key's columns are never NULL.
-        owner: a role that shall own the table; by default the one that serves.
+        owner: the role that should own the table; by default the one that serves.
         grants: roles that may read it.
     """
 
@@ -64,7 +64,7 @@ class Target:
         return sql.Identifier(self.schema, self.table)
 
     def named(self, oid: int) -> Named:
-        """The table of that oid under its name, for statements that name it after it was found."""
+        """The table of that OID with its name, for statements that name it after it was found."""
         return Named(oid, "r", self.schema, self.table)
 
     @property
@@ -74,21 +74,21 @@ class Target:
 
     @property
     def has_primary_key(self) -> bool:
-        """Whether the key can be declared as such."""
+        """Whether the key can be declared as a primary key."""
         return bool(self.key) and self.is_key_total
 
     @property
     def others(self) -> tuple[ServedColumn, ...]:
-        """The columns that are no part of the key."""
+        """The columns that are not part of the key."""
         return tuple(c for c in self.columns if c.name not in (self.key or ()))
 
     @property
     def types(self) -> dict[str, str]:
-        """PostgreSQL's types of the columns, by their names."""
+        """PostgreSQL's types of the columns, by column name."""
         return {c.name: c.pg_type for c in self.columns}
 
     def position(self, name: str) -> int:
-        """The place of a column."""
+        """The position of a column."""
         return [c.name for c in self.columns].index(name)
 
 
@@ -97,7 +97,7 @@ class Mark:
     """Up to where a table is served: a version of the stream table's public stage, and what it stands for.
 
     Args:
-        commit_id: distinguishes the version from the same one of a lake that was restored and continued otherwise.
+        commit_id: distinguishes the version from the same number in a lake that was restored and then changed.
     """
 
     lake_id: str
@@ -113,15 +113,15 @@ class Feed(Protocol):
     """Where the rows come from: the stream table's public stage."""
 
     def commit_id(self, version: int) -> str | None:
-        """What distinguishes a version from the same one of a restored lake; None if it is no longer known."""
+        """What distinguishes a version from the same number in a restored lake; None if it is no longer known."""
 
     def delta(self, after: int) -> pa.Table | Iterable[pa.Table] | str:
         """The change since a version, with `naming.WEIGHT`, a large one in pieces; or why there is none."""
 
     def contents(self) -> Iterable[pa.Table]:
-        """All rows at the present version, in pieces."""
+        """All rows at the current version, in pieces."""
 
 
 def listed(items: Sequence[sql.Composable]) -> sql.Composed:
-    """Items of a list in a statement."""
+    """Items of a statement, separated by commas."""
     return sql.SQL(", ").join(items)

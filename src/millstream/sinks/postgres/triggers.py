@@ -1,9 +1,9 @@
-"""Users' triggers on a served table: which there are, keeping some from firing, and what they wrote elsewhere.
+"""Finds users' triggers on a served table, keeps some of them from firing, and detects what they wrote elsewhere.
 
-A role that is no superuser has one way to keep a trigger from firing: `ALTER TABLE … DISABLE TRIGGER` on a table it
-owns. That takes SHARE ROW EXCLUSIVE until the end of the transaction: readers go on, other writers wait. It is undone
-in the same transaction, so that nobody else ever sees a disabled trigger, and a crash leaves none. Capture triggers of
-millstream itself, of this lake or another, are not users' triggers and always fire.
+A role that is not a superuser has one way to keep a trigger from firing: `ALTER TABLE … DISABLE TRIGGER` on a table it
+owns. That takes SHARE ROW EXCLUSIVE until the end of the transaction: readers continue, other writers wait. It is
+undone in the same transaction, so that no other session ever sees a disabled trigger, and a crash leaves none. Capture
+triggers of millstream itself, of this lake or another, are not users' triggers and always fire.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WHERE t.tgrelid = %s::oid AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')
 ORDER BY t.tgname
 """
 # What this session has written; it may include what earlier transactions did, so two readings are compared.
-# Writes to a partitioned table are counted where they go, in its leaves.
+# Writes to a partitioned table are counted in its leaves.
 _WRITTEN = """
 WITH RECURSIVE parts (source, relation) AS (
   SELECT s, s FROM unnest(%s::oid[]) AS s
@@ -51,20 +51,20 @@ class UserTrigger:
 
 
 def user_triggers(connection: Connection, relation: int) -> tuple[UserTrigger, ...]:
-    """The enabled triggers of users on a table; no other can be made while the caller holds a lock on it."""
+    """The enabled triggers of users on a table; no other can be created while the caller holds a lock on it."""
     rows = connection.execute(_TRIGGERS, [relation, _CAPTURE]).fetchall()
     return tuple(UserTrigger(*row) for row in rows)
 
 
 @contextmanager
 def suppressed(connection: Connection, target: Target, triggers: Iterable[UserTrigger]) -> Iterator[None]:
-    """Keep some triggers from firing inside the block; an error leaves the undoing to the transaction's end."""
+    """Keep some triggers from firing inside the block; after an error, the rollback enables them again."""
     chosen = list(triggers)
     if not chosen:
         yield
         return
     _alter(connection, target, [sql.SQL("DISABLE TRIGGER {}").format(sql.Identifier(t.name)) for t in chosen])
-    yield  # deferred checks must not wait any more then, or the table cannot be altered: see `users_path`
+    yield  # no deferred check may be pending after this, or the table cannot be altered: see `users_path`
     enable = [
         sql.SQL("ENABLE ALWAYS TRIGGER {}" if t.is_always else "ENABLE TRIGGER {}").format(sql.Identifier(t.name))
         for t in chosen
@@ -77,7 +77,7 @@ def _alter(connection: Connection, target: Target, actions: list[sql.Composed]) 
 
 
 class WrittenElsewhere:
-    """Detects which of some tables triggers have written to since it was made, in the same transaction."""
+    """Detects which of the given tables triggers have written to since it was created, in the same transaction."""
 
     def __init__(self, connection: Connection, sources: Mapping[int, str]) -> None:
         self._connection = connection
@@ -85,7 +85,7 @@ class WrittenElsewhere:
         self._before = self._written()
 
     def tables(self) -> list[str]:
-        """Their names."""
+        """The names of these tables."""
         before = self._before
         return sorted(self._sources[o] for o, count in self._written().items() if count > before.get(o, 0))
 
@@ -98,7 +98,7 @@ class WrittenElsewhere:
 def new_trigger_notice(name: str, target: Target, trigger: UserTrigger) -> str:
     """The notice for a trigger that is seen for the first time."""
     if trigger.is_row:
-        fires = "fires for each row that a differential refresh changes, and not during a full one"
+        fires = "fires for each row that a differential refresh changes, but not during a full one"
     else:
         fires = "fires for each DELETE, UPDATE and INSERT of a refresh"
     return (
@@ -108,7 +108,7 @@ def new_trigger_notice(name: str, target: Target, trigger: UserTrigger) -> str:
 
 
 def written_source_notice(name: str, target: Target, source: str) -> str:
-    """The notice for a trigger that writes to what the stream table reads."""
+    """The notice for a trigger that writes to a table that the stream table reads."""
     return (
         f"a trigger on {target.name}, where {name} is served, wrote into {source}, which {name} reads: "
         "each refresh may cause the next one"

@@ -24,7 +24,7 @@ _PLAIN: dict[pa.DataType, str] = {
     pa.date32(): "date",
 }
 _NAMED = {"text", "bytea", "date", "jsonb"}  # the others mean PostgreSQL's own types under any search path
-_MAX_NAME = 63  # bytes; PostgreSQL cuts longer names off, and two columns may then be one
+_MAX_NAME = 63  # bytes; PostgreSQL truncates longer names, and two columns may then have the same
 _SYSTEM_COLUMNS = {"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"}
 
 
@@ -43,12 +43,12 @@ class ServedColumn:
 
     @property
     def type_sql(self) -> sql.SQL:
-        """Its type in a statement: one of our own words, nothing a user wrote."""
+        """Its type in a statement; it is one of our own constants, never a user's text."""
         return sql.SQL(self.pg_type)
 
     @property
     def qualified_type_sql(self) -> sql.SQL:
-        """The same where the path is not ours: names that are no words of SQL's grammar have their schema.
+        """The same under a user's search path: names that are not SQL keywords are qualified.
 
         >>> ServedColumn("a", pa.list_(pa.string()), "text[]").qualified_type_sql
         SQL('pg_catalog.text[]')
@@ -67,8 +67,8 @@ def served_columns(schema: pa.Schema) -> tuple[ServedColumn, ...]:
         if len(name.encode()) > _MAX_NAME or name in _SYSTEM_COLUMNS:
             raise MillstreamError(
                 Code.NAME_INVALID,
-                f"PostgreSQL takes no column named {name!r}",
-                hint=f"name it otherwise in the query, with up to {_MAX_NAME} bytes",
+                f"PostgreSQL does not accept a column named {name!r}",
+                hint=f"rename it in the query, with at most {_MAX_NAME} bytes",
             )
     return tuple(ServedColumn(f.name, f.type, _named(f)) for f in schema)
 
@@ -76,7 +76,7 @@ def served_columns(schema: pa.Schema) -> tuple[ServedColumn, ...]:
 def pg_type(arrow: pa.DataType) -> str | None:
     """The PostgreSQL type that holds all values of an Arrow type; None if there is none.
 
-    Arrays of plain values are arrays; what else is nested is `jsonb`, since PostgreSQL's arrays of arrays must be
+    Arrays of plain values are arrays; other nested types are `jsonb`, since PostgreSQL's arrays of arrays must be
     rectangular.
 
     >>> pg_type(pa.list_(pa.decimal128(10, 2)))
@@ -103,7 +103,7 @@ def pg_type(arrow: pa.DataType) -> str | None:
 
 
 def is_list(arrow: pa.DataType) -> bool:
-    """Whether a type is one of Arrow's lists; a map is none."""
+    """Whether a type is one of Arrow's lists; a map is not."""
     return bool(pa.types.is_list(arrow) or pa.types.is_large_list(arrow))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from millstream.postgres.ddl_turns import TURNS
 from millstream.postgres.driver import sql
 
-# The caller may have more rights than the role that served, so nobody's code may run: names mean PostgreSQL's own
-# (types are qualified, since they are looked up before the first statement), only what the serving role itself owns is
-# touched, and as that role. The last is not enough by itself, since a trigger may switch back to the caller's role: so
-# a table with triggers is refused unless the serving role itself is the caller.
-# The ledger is found by its columns, not by the name that a setting gives its schema now. A schema may be other
-# lakes' as well, or hold what users have put there; what depends on it keeps it.
+# The caller may have more rights than the role that served, so no other role's code may run: names refer to
+# PostgreSQL's own objects (types are qualified, since they are looked up before the first statement), and only objects
+# that the serving role owns are touched, as that role. That is not enough by itself, since a trigger may switch back to
+# the caller's role: so a table with triggers is refused unless the serving role itself is the caller.
+# The ledger is found by its columns, not by the name that a setting gives its schema now. Other lakes may use the same
+# schema, and users may have put objects there: the schema is kept while anything in it remains.
 _REMOVAL = """
 DECLARE
   keeper CONSTANT pg_catalog.text := coalesce({role}, current_user);
@@ -74,10 +74,12 @@ END
 
 
 def bookkeeping_removal(lake_id: str, role: str | None = None) -> sql.Composed:
-    """The statement that forgets a lake's served tables, which stay as they are, and drops what nobody needs then.
+    """The statement that removes a lake's served tables from the ledger, and the ledger if no other lake uses it.
+
+    The served tables stay as they are.
 
     Args:
-        role: the one that serves, if another one may run the statement; nothing of anybody else is touched.
+        role: the one that serves, if another role may run the statement; no other role's objects are touched.
     """
     body = sql.SQL(_REMOVAL).format(lake=sql.Literal(lake_id), role=sql.Literal(role), turns=sql.SQL(TURNS))
     return sql.SQL("DO {}").format(sql.Literal(body.as_string()))

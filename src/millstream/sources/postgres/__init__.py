@@ -1,1 +1,1 @@
-"""PostgreSQL tables as sources: reached, captured without loss, and landed as Delta tables."""
+"""PostgreSQL tables as sources: captured without loss, and mirrored as Delta tables."""

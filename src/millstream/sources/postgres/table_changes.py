@@ -1,4 +1,4 @@
-"""The changes of one captured table between two positions, as triggers and the WAL both give them."""
+"""The changes of one captured table between two positions, in the form that both capture modes produce."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class TableChanges:
     """The changes of a table, as a Z-set.
 
     Args:
-        rows: the captured columns and `naming.WEIGHT`; a row may come several times, and its weights may cancel.
-        truncated: the table was emptied: all rows of the mirror go, and `rows` is what came after.
+        rows: the captured columns and `naming.WEIGHT`; a row may occur several times, and its weights may cancel.
+        truncated: the table was emptied: the mirror loses all its rows, and `rows` is what came after.
         must_reread: a part of the table was emptied or detached, and only the table itself shows what remains: it
             has to be read again, and `rows` is empty.
     """

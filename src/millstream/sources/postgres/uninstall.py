@@ -1,4 +1,4 @@
-"""What capture owns in an attached database, as a whole: one schema of buffers, one slot and its publication."""
+"""Everything that capture owns in an attached database: one schema of buffers, one slot and its publication."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOST_COUNTED = 1_000_000
 
 
 def current_role(connection: Connection) -> str:
-    """The role that owns what a connection makes."""
+    """The role that owns what a connection creates."""
     row = connection.execute("SELECT current_user::text").fetchone()
     assert row is not None
     return str(row[0])
 
 
 def refuse_foreign_schema(connection: Connection, settings: BufferSettings) -> None:
-    """Refuse a schema for buffers that another lake or role owns: two lakes that capture one database need two.
+    """Refuse a buffer schema that another lake or role owns: two lakes that capture the same database need two schemas.
 
     Raises:
         MillstreamError: NAME_TAKEN.
@@ -32,39 +32,39 @@ def refuse_foreign_schema(connection: Connection, settings: BufferSettings) -> N
     if _is_foreign(connection, settings):
         raise MillstreamError(
             Code.NAME_TAKEN,
-            f"the database has a schema {settings.schema} already, which belongs to another lake or another role",
+            f"the database already has a schema {settings.schema}, which belongs to another lake or another role",
             hint="set change_buffer_schema to another name; or, if that lake no longer exists, "
             f"run in the database: DROP SCHEMA {settings.schema} CASCADE",
         )
 
 
 def remove_everything(connection: Connection, settings: BufferSettings, slot: Slot) -> list[str]:
-    """Remove all that capture has put into a database; gives the statements for what only other roles may remove.
+    """Remove all that capture has created in a database; returns the statements for what only other roles may remove.
 
     Raises:
         MillstreamError: LOCK_TIMEOUT.
     """
     left: list[str] = []
-    if slot_state(connection, slot.name) is not None:  # a role that may not have one cannot be asked to drop it
+    if slot_state(connection, slot.name) is not None:  # dropping fails without REPLICATION, even if there is no slot
         drop_slot(connection, slot.name)
     if not drop_publication(connection, slot.publication):
         statement = drop_statement(slot.publication).as_string(connection)
         left.append(f"{statement}; -- as {publication_owner(connection, slot.publication)}")
     if not _is_foreign(connection, settings):
         remove_all(connection, settings)
-    elif (keeper := _other_keeper(connection, settings)) is not None:
+    elif (owner := _other_owner(connection, settings)) is not None:
         drop = sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(settings.schema))
-        left.append(f"{drop.as_string(connection)}; -- as {keeper}, with the triggers on captured tables")
+        left.append(f"{drop.as_string(connection)}; -- as {owner}, with the triggers on captured tables")
     return left
 
 
 def own_tables(connection: Connection, settings: BufferSettings) -> list[int]:
-    """The oids of all tables that this lake's capture has put anything on, or had."""
+    """The oids of all tables that this lake's capture has, or had, any object for."""
     return [] if _is_foreign(connection, settings) else captured_tables(connection, settings)
 
 
-# Dropping them runs nobody's code, so it is done as the caller of the script: an owner or a superuser may do more than
-# the role that captures.
+# Dropping them runs nobody's code, so the script's caller does it: an owner or a superuser may do more than the role
+# that captures.
 _REMOVE_READING = """
 BEGIN
   PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
@@ -72,25 +72,25 @@ BEGIN
   BEGIN
     DROP PUBLICATION IF EXISTS {publication};
   EXCEPTION WHEN insufficient_privilege THEN
-    RAISE WARNING 'a publication can be dropped by its owner % only, with: %',
+    RAISE WARNING 'only its owner % can drop the publication, with: %',
       (SELECT pg_get_userbyid(pubowner) FROM pg_publication WHERE pubname = {publication_name}), {drop_publication};
   END;
   BEGIN
-    -- that of this database: a copy of it on the same server brings the triggers along, and not the slot
+    -- only this database's: a copy of the database on the same server has the triggers, but not the slot
     PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots
       WHERE slot_name = {slot} AND database = current_database();
   EXCEPTION WHEN insufficient_privilege THEN
-    RAISE WARNING 'a slot can be dropped by a role with REPLICATION only, with: %', {drop_slot};
+    RAISE WARNING 'only a role with REPLICATION can drop the slot, with: %', {drop_slot};
   END;
 END
 """
 
 
 def removal_script(settings: BufferSettings, slot: Slot, role: str | None = None) -> str:
-    """The same, to be run without millstream by the role that captures or by a superuser.
+    """The same as a script, which the role that captures or a superuser can run without millstream.
 
-    The triggers go first: they are what others notice. What the role may not drop is reported
-    as a warning, and the script goes on.
+    It drops the triggers first, since they affect other roles. What the role may not drop is reported
+    as a warning, and the script continues.
     """
     drop_slot = sql.SQL("SELECT pg_drop_replication_slot({})").format(sql.Literal(slot.name))
     body = sql.SQL(_REMOVE_READING).format(
@@ -106,7 +106,7 @@ def removal_script(settings: BufferSettings, slot: Slot, role: str | None = None
 
 
 def buffered_rows(connection: Connection, settings: BufferSettings, oids: Sequence[int]) -> dict[int, int]:
-    """How many changes wait in the buffers of those tables that have one; of very many not all are counted."""
+    """How many changes wait in the buffers of the tables that have one; counting stops at a million per buffer."""
     found: dict[int, int] = {}
     for oid in oids:
         buffer = sql.Identifier(settings.schema, buffer_name(oid))
@@ -128,8 +128,8 @@ def _is_foreign(connection: Connection, settings: BufferSettings) -> bool:
     return row is not None and row != (True, settings.mark)
 
 
-def _other_keeper(connection: Connection, settings: BufferSettings) -> str | None:
-    """The role that has the schema of this lake's buffers, if it is another one."""
+def _other_owner(connection: Connection, settings: BufferSettings) -> str | None:
+    """The role that owns the schema of this lake's buffers, if it is another one."""
     row = connection.execute(
         "SELECT pg_get_userbyid(nspowner)::text FROM pg_namespace WHERE nspname = %s "
         "AND NOT pg_has_role(nspowner, 'USAGE') AND obj_description(oid, 'pg_namespace') = %s",

@@ -1,8 +1,8 @@
 """The names that Spark gives to expressions without an alias, where another part of the query may refer to them.
 
 Spark makes a name from the text an expression is written in (`nvl(a, 0)`, `(a + 1)`, `count(1)` for COUNT(*)), with
-exceptions (a cast column keeps its name). So Spark is asked, about the text the user wrote: printed by us, `nvl` would
-be `coalesce`. The compiler asks for the names of the whole query together with its types.
+exceptions (a cast column keeps its name). So we ask Spark, with the text the user wrote: printed from the parsed tree,
+`nvl` would be `coalesce`. The compiler asks for the names of the whole query together with its types.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def own_name(item: exp.Expr) -> str:
 
 
 def named(names: Sequence[str], select: exp.Select, ctes: Ctes, context: Context) -> list[str]:
-    """The columns of a SELECT under the names Spark gives them, if a query around it can refer to them."""
+    """The columns of a SELECT under the names Spark gives them, if an outer query can refer to them."""
     if any(_is_unnamed(item) for item in select.expressions) and _is_read(select, context):
         asked = _asked(select, ctes, context)
         if asked is not None and len(asked) == len(names):
@@ -59,7 +59,7 @@ def _is_unnamed(item: exp.Expr) -> bool:
 
 
 def _is_read(select: exp.Select, context: Context) -> bool:
-    """Whether it stands in a FROM clause, is a CTE, or is a view."""
+    """Whether the SELECT is in a FROM clause, in a CTE or in a view."""
     around = select.find_ancestor(exp.CTE, exp.Subquery)
     if isinstance(around, exp.Subquery):
         return isinstance(around.parent, exp.From | exp.Join | exp.Lateral | exp.CTE | exp.Query)
@@ -67,7 +67,7 @@ def _is_read(select: exp.Select, context: Context) -> bool:
 
 
 def _asked(select: exp.Select, ctes: Ctes, context: Context) -> tuple[str, ...] | None:
-    """Spark's names for the SELECT alone; None if it refers to a query around it."""
+    """Spark's names for the SELECT alone; None if it refers to an outer query."""
     text = text_of(select, context.sql)
     if text is None:
         return None

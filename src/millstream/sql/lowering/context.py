@@ -24,11 +24,11 @@ class Lowered:
 
     Args:
         relation: the named columns, and after them those only `conditions` need.
-        conditions: what ties the rows of a correlated subquery to a row of the query around it.
+        conditions: for a correlated subquery, the conditions that match its rows with a row of the outer query.
         empty: for a subquery of aggregates without GROUP BY, which has one row for each outer row: its values for an
-            outer row to which none of its rows belong.
-        is_single: whether there is one row at most, or one for each row around it.
-        open_results: what SQL leaves open and the operators fix.
+            outer row that none of its rows match.
+        is_single: whether there is at most one row, or at most one for each outer row.
+        open_results: the constructs whose result SQL leaves open and the operators fix.
     """
 
     relation: Relation
@@ -52,7 +52,7 @@ class Lowered:
 
     @property
     def keys(self) -> tuple[Column, ...]:
-        """The columns that tie it to the query around it."""
+        """The columns that match its rows with the rows of the outer query."""
         names = {name for condition in self.conditions for name in referenced(condition)}
         return tuple(c for c in self.relation.schema if c.name in names)
 
@@ -61,7 +61,7 @@ Ctes = Mapping[str, Lowered]
 
 
 class UncarriedError(Exception):
-    """A subquery uses columns of the query around it where only its own columns are allowed."""
+    """A subquery uses columns of the outer query where only its own columns are allowed."""
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__()
@@ -70,16 +70,16 @@ class UncarriedError(Exception):
 
 @dataclass(frozen=True)
 class Outer:
-    """The query around a subquery, as the subquery sees it.
+    """The outer query of a subquery, as the subquery sees it.
 
-    What refers to it in a WHERE becomes a condition of the join with the subquery. Where that is not enough, e.g. in an
+    A reference to it in a WHERE becomes a condition of the join with the subquery. Where that is not enough, e.g. in an
     aggregate's argument, the distinct values of its columns are *carried* into the subquery: joined to its FROM
-    clause, and kept beside every row as its tie to the outer row.
+    clause, and kept in every row to match it with the outer rows.
 
     Args:
         needs_keys: every condition must be an equality with a column of the subquery.
-        takes_empty: `Lowered.empty` is understood; otherwise aggregates of no rows must have a row of their own.
-        carried: the columns carried in, by the name they have outside.
+        takes_empty: the caller handles `Lowered.empty`; otherwise aggregates over no rows must produce a row.
+        carried: the columns carried in, by their names in the outer query.
     """
 
     scope: Scope
@@ -89,13 +89,13 @@ class Outer:
     carried: Mapping[str, Column] = field(default_factory=dict)
 
     def carrying(self, names: Iterable[str], namer: Namer) -> Outer:
-        """The same with some columns carried in."""
+        """The same outer query with some columns carried in."""
         columns = [c for c in self.relation.columns if c.name in set(names)]
         return replace(self, carried={c.name: Column(namer.fresh(c.name), c.type) for c in columns})
 
     @property
     def inside(self) -> Scope:
-        """Its names as the subquery binds them."""
+        """The outer names as the subquery binds them."""
         return self.scope.over({name: column.name for name, column in self.carried.items()})
 
     def domain(self) -> Relation:
@@ -108,7 +108,7 @@ class Outer:
 class Context:
     """A text and what lowering it needs; a view's text gets a separate context.
 
-    `views` are those found so far: like a CTE, a view that is read twice is one relation.
+    `views` holds the views lowered so far: like a CTE, a view that is read twice is one relation.
     """
 
     sql: str
@@ -132,14 +132,14 @@ class Context:
 
 
 class LowersQueries(Protocol):
-    """Turns a query, wherever it stands, into operators."""
+    """Lowers queries, at any place in the text, to operators."""
 
     @property
     def context(self) -> Context:
         """The text, and what is known about it."""
 
     def query(self, node: exp.Expr, ctes: Ctes, outer: Outer | None = None) -> Lowered:
-        """Lower a query of the text; a subquery may refer to the query around it."""
+        """Lower a query of the text; a subquery may refer to the outer query."""
 
     def view(self, text: str) -> Lowered:
         """Lower a view."""

@@ -1,4 +1,4 @@
-"""Subqueries that refer to the query around them."""
+"""Correlated subqueries: those that refer to columns of the outer query."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _require_known(found: Lowered, relation: Relation) -> None:
 
 
 def without_select_list(query: exp.Expr) -> exp.Expr:
-    """The query of an EXISTS, which asks for rows and not for their values."""
+    """The query of an EXISTS without its SELECT list: only whether there are rows matters."""
     query = bare_query(query)
     if not isinstance(query, exp.Select) or any(query.args.get(name) for name in _COMBINES_ROWS):
         return query

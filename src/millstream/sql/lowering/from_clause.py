@@ -39,7 +39,7 @@ class FromClause:
         return self.lowering.context
 
     def relation(self, node: exp.Expr, joins: Sequence[exp.Join] = (), first: Relation | None = None) -> Relation:
-        """A FROM item, joined with those after it, and with `first` before it."""
+        """A FROM item, joined with `first` before it and with the items after it."""
         relation = self._item(node)
         if first is not None:
             self._refuse_outer_joins((*(node.args.get("joins") or ()), *joins))
@@ -49,10 +49,10 @@ class FromClause:
         return relation
 
     def _refuse_outer_joins(self, joins: Sequence[exp.Join]) -> None:
-        """Carried columns must be beside every row of a subquery, also beside rows that a join pads with NULLs."""
+        """Every row of a subquery must have the carried columns, also rows that a join pads with NULLs."""
         for join in joins:
             if (join.side or "").upper() in {"RIGHT", "FULL"}:
-                what = f"{join.side.upper()} JOIN in a subquery that refers to the query around it like this"
+                what = f"{join.side.upper()} JOIN in a subquery that refers to the outer query like this"
                 raise unsupported(what, join, self.context.sql, "write it as a LEFT JOIN, or in a subquery of FROM")
 
     # Joins
@@ -80,7 +80,7 @@ class FromClause:
         return self._merged(side, relation, pairs, before, behind) if pairs else relation
 
     def _filtering_join(self, left: Relation, join: exp.Join, kind: type[SemiJoin | AntiJoin]) -> Relation:
-        """LEFT SEMI and LEFT ANTI JOIN: the right side is seen by the condition only."""
+        """LEFT SEMI and LEFT ANTI JOIN: only the condition sees the right side."""
         inner = FromClause(self.lowering, self.ctes, Scope(self.context.sql))
         right = inner._nested(join.this) if join.this.args.get("joins") else inner._item(join.this)
         is_natural = (join.args.get("method") or "").upper() == "NATURAL"
@@ -143,7 +143,7 @@ class FromClause:
         return inner_join(left, right, [*conditions, *more])
 
     def _with_values_of_no_rows(self, left: Relation, found: Lowered) -> tuple[Relation, list[Visible]]:
-        """Each row with the aggregates over the rows that belong to it, also where there are none."""
+        """Each row with the aggregates over the rows that match it, also where none do."""
         assert found.empty is not None
         fresh = self.context.namer.fresh
         marker = Column(fresh("found"), "boolean")
@@ -160,7 +160,7 @@ class FromClause:
         _require_own([bound], *relations)
         return bound
 
-    # Columns two sides have in common
+    # Columns that both sides have
 
     def _using(
         self, join: exp.Join, left: Sequence[Visible], right: Sequence[Visible], *, is_natural: bool
@@ -233,7 +233,7 @@ class FromClause:
         return lowered.relation
 
     def _nested(self, node: exp.Expr, parentheses: exp.Subquery | None = None) -> Relation:
-        """Joins that are made before they are joined themselves: their conditions see no names from outside."""
+        """Joins in parentheses, made before their result is joined: their conditions see no names from outside."""
         inner = FromClause(self.lowering, self.ctes, Scope(self.context.sql))
         relation = inner.relation(node)
         if parentheses is not None and parentheses.alias:
@@ -276,7 +276,7 @@ class FromClause:
         )
 
     def _again(self, lowered: Lowered) -> Lowered:
-        """A relation that may occur several times in the query: each time under new names.
+        """A relation that may occur several times in the query, each time under new names.
 
         The relation below the renaming stays the same object, so that its delta is computed once.
         """
@@ -317,7 +317,7 @@ def _joined(side: str, left: Relation, right: Relation, conditions: list[exp.Exp
 
 
 def _is_grouped_join(node: exp.Subquery) -> bool:
-    """Whether parentheses stand around a join, or a table, and not around a query."""
+    """Whether the parentheses enclose a join or a table, not a query."""
     inner = node.this
     while isinstance(inner, exp.Subquery) and not inner.alias:
         if inner.args.get("joins"):

@@ -23,7 +23,7 @@ _SYNONYMS = {"MEAN": exp.Avg, "STD": exp.Stddev, "EVERY": exp.LogicalAnd, "SOME"
 
 
 def with_known_aggregates(query: exp.Query) -> exp.Query:
-    """The query with aggregates under one name each; ANY(x) is one where it compares nothing."""
+    """The query with one name for each aggregate; ANY(x) is an aggregate where it is not part of a comparison."""
 
     def replace(node: exp.Expr) -> exp.Expr:
         found: exp.Expr | None = None
@@ -74,7 +74,7 @@ def value_of_no_rows(call: Item) -> exp.Expr:
 class Grouping:
     """Collects the keys, arguments and calls of one grouped SELECT while its expressions are rewritten.
 
-    All expressions handed in are bound already: they refer to the columns of `input`.
+    All expressions passed in are already bound: they refer to the columns of `input`.
     """
 
     input: Relation
@@ -121,7 +121,7 @@ class Grouping:
                 raise invalid(f"the column {name} is neither grouped nor aggregated", node, self.context.sql, hint)
             return node
 
-        # top-down: a key that contains an aggregate's look-alike, or FILTER around a call, must match as a whole
+        # top-down: a key that contains what looks like an aggregate, or a call with its FILTER, must match as a whole
         return expression.transform(replace)
 
     def build(self) -> Aggregate:
@@ -149,9 +149,9 @@ class Grouping:
         for key, name in self.keys:
             if key == expression.unnest():
                 return name
-        raise invalid("it is not among the grouping keys", expression, self.context.sql)
+        raise invalid("this is not a grouping key", expression, self.context.sql)
 
-    # The calls, as the families of aggregates ask for them
+    # What the families of aggregates need
 
     def type_of(self, expression: exp.Expr) -> str:
         """The type of an expression over the input."""
@@ -197,7 +197,7 @@ class Grouping:
         expression = expression.unnest()
         if isinstance(expression, exp.Literal):
             return expression
-        # a key that is masked in some groups cannot serve as argument, which is never masked
+        # a key that is masked in some groups cannot serve as an argument, which is never masked
         for known, name in (*(self.keys if self.sets is None else ()), *self.arguments):
             if known == expression:
                 return col(name)

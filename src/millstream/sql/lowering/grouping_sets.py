@@ -24,7 +24,7 @@ _SEVERAL = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
 @dataclass(frozen=True)
 class Groupings:
-    """The keys of a GROUP BY in their written order and, unless it is a plain one, its sets of them."""
+    """The keys of a GROUP BY in their written order and, unless it is a plain GROUP BY, its sets of keys."""
 
     keys: tuple[exp.Expr, ...]
     sets: tuple[tuple[exp.Expr, ...], ...] | None = None
@@ -40,7 +40,7 @@ def groupings(group: exp.Group, context: Context) -> Groupings:
         # a, b WITH ROLLUP
         sets = _expanded(type(behind[0])(expressions=plain), context)
     elif len(behind) == 1 and isinstance(behind[0], exp.GroupingSets) and plain:
-        # a, b GROUPING SETS ((a), (b)): the keys before it only say what there is to group by
+        # a, b GROUPING SETS ((a), (b)): the keys before it only list what the sets may use
         sets = _expanded(behind[0], context)
     else:
         sets = [[]]
@@ -50,7 +50,7 @@ def groupings(group: exp.Group, context: Context) -> Groupings:
             sets = [[*one, *other] for one in sets for other in own]
     keys = [*(plain if behind else ()), *(k for part in (*group.expressions, *behind) for k in _keys(part))]
     if sets == [[]]:
-        # all rows are one group, which exists even without rows; the empty set among others does not
+        # all rows are one group, which exists even without rows; that of an empty set among others does not
         if keys:
             raise unsupported("GROUPING SETS", group, context.sql, "leave GROUP BY out: all rows are one group")
         return Groupings(())
@@ -110,7 +110,7 @@ class KeySets:
         return self._by_number([int(key not in keys) for keys in self.sets], "tinyint")
 
     def grouping_id(self, keys: Sequence[str] = ()) -> exp.Expr:
-        """GROUPING_ID(keys): the bits of all, the first key's first."""
+        """GROUPING_ID(keys): the bits of all keys, that of the first key first."""
         wanted = keys or self.keys
         bits = ("".join(str(int(key not in present)) for key in wanted) for present in self.sets)
         return self._by_number([int(b or "0", 2) for b in bits], "bigint")

@@ -86,7 +86,7 @@ NODES: Registry = {
     exp.Window: arguments("this partition_by order spec alias over", "first"),
     exp.WindowSpec: arguments("kind start start_side end end_side exclude"),
 }
-"""What is taken apart."""
+"""The nodes that lowering takes apart."""
 
 OF_AGGREGATES = {
     exp.Count: "big_int",  # the type is Spark's
@@ -157,6 +157,6 @@ def _refusal(found: Unhandled, context: Context) -> MillstreamError:
         return unsupported(name, found.place, context.sql)
     if isinstance(found.node, exp.Limit | exp.Offset) and found.argument == "this":
         word = found.node.key.upper()
-        return unsupported(f"{word} behind a query in parentheses here", found.place, context.sql, "write it inside")
+        return unsupported(f"{word} after a query in parentheses here", found.place, context.sql, "write it inside")
     what = f"the clause {found.argument.strip('_').replace('_', ' ')}"
     return unsupported(what, found.place, context.sql, "leave it out")

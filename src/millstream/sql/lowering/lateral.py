@@ -1,7 +1,7 @@
-"""Rows made from the values of a row: generators such as EXPLODE, wherever they stand.
+"""Rows made from the values of a row: generators such as EXPLODE, in every clause that allows them.
 
 Each becomes a `Repeat`, as often as the array has elements or the generator has rows, with the values picked by number.
-So one operator serves all of them, and it handles each row separately.
+So one operator is enough for all of them, and it handles each row separately.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Generator:
 
 
 def generator_of(node: exp.Expr) -> Generator | None:
-    """The generator a node calls, if it is a known one."""
+    """The generator that a node calls; None if it calls none that we know."""
     if not isinstance(node, exp.Func):
         return None
     name = (node.name if isinstance(node, exp.Anonymous) else node.sql_name()).lower().lstrip("_")

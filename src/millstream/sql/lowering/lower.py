@@ -42,14 +42,14 @@ def lower(query: exp.Query, sql: str, sources: Sources, analyzer: Analyzer) -> L
     """Lower a parsed query.
 
     Raises:
-        MillstreamError: the query is wrong, or uses what cannot be maintained.
+        MillstreamError: the query is invalid, or cannot be maintained.
     """
     context = Context(sql, sources, analyzer)
     refuse_arguments(query, context)
     try:
         result = _Lowering(context).query(_readable(query), {})
     except UncarriedError as error:
-        what = "a subquery that refers to the query around it in this place"
+        what = "a subquery that refers to the outer query in this place"
         raise unsupported(what, query, sql, "write it as a join") from error
     if not any(isinstance(node, Scan) for node in walk(result.relation)):
         raise unsupported("a query that reads no table", query, sql)
@@ -146,7 +146,7 @@ class _Lowering:
         return Lowered(_distinct(join(left, right, equal)), names, conditions=conditions)
 
     def _as_often(self, left: Relation, right: Relation, *, is_intersection: bool) -> Relation:
-        """INTERSECT ALL and EXCEPT ALL: each row counted on either side, and repeated as often as remains."""
+        """INTERSECT ALL and EXCEPT ALL: each row is counted on both sides, and repeated as often as it remains."""
         fresh = self.context.namer.fresh
         sides = Column(fresh("lefts"), "bigint"), Column(fresh("rights"), "bigint")
         counted = [
@@ -169,7 +169,7 @@ class _Lowering:
     def _branches(
         self, node: exp.SetOperation, ctes: Ctes, outer: Outer | None
     ) -> tuple[tuple[Relation, Relation], tuple[str, ...], tuple[exp.Expr, ...]]:
-        """The two sides, in the types they have in common, the names of the columns, and what ties them outside."""
+        """The two sides in their common types, the column names, and the conditions on the outer query."""
         word = type(node).__name__.upper()
         if node.args.get("by_name"):
             what = f"{word} BY NAME" if node.args.get("distinct") else f"{word} ALL BY NAME"
@@ -189,7 +189,7 @@ class _Lowering:
         return branches, left.names, left.conditions
 
     def _renamed_ties(self, lowered: Lowered) -> Lowered:
-        """With names of its own for what both branches carry."""
+        """The second branch with new names for the columns that both branches carry."""
         names = len(lowered.names)
         items = [Item(col(c.name), c) for c in lowered.relation.schema[:names]]
         fresh = self.context.namer.fresh
@@ -197,7 +197,7 @@ class _Lowering:
         return Lowered(Project(lowered.relation, tuple(items)), lowered.names)
 
     def _cast(self, relation: Relation, types: list[str]) -> Relation:
-        """Give the columns of a union's branch the union's types."""
+        """Cast the columns of a union's branch to the union's types."""
         if [c.type for c in relation.schema] == types:
             return relation
         items: list[Item] = []
@@ -211,12 +211,12 @@ class _Lowering:
 
 
 def _readable(query: exp.Query) -> exp.Query:
-    """The query with one name for what has several."""
+    """The query with one name for functions that have several."""
     return with_one_current_time(with_known_aggregates(query))
 
 
 def _strict(outer: Outer | None, node: exp.Query) -> Outer | None:
-    """The query around one whose rows are counted."""
+    """The outer query, as seen by a query with LIMIT or OFFSET: aggregates over no rows must produce a row."""
     limited = node.args.get("limit") or node.args.get("offset")
     return replace(outer, takes_empty=False) if outer is not None and limited else outer
 

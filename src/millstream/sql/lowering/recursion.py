@@ -1,8 +1,8 @@
 """WITH RECURSIVE: a common table expression that reads itself, to a recursion of operators.
 
-It is `base UNION [ALL] step`, in this order. The step is lowered with the expression's own name standing for a scan of
-a source that only the recursion knows, and must be linear in it: then the rows it finds do not depend on how they are
-put together in rounds, so that a change can go through it by itself.
+It is `base UNION [ALL] step`, in this order. In the step, the expression's own name becomes a scan of a source that
+only the recursion knows, and the step must be linear in it: then the rows it finds do not depend on how they are
+grouped into rounds, so that a change can pass through it alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from millstream.sql.result_types import describe_relation
 
 
 def references(query: exp.Expr, name: str) -> Iterator[exp.Table]:
-    """Where a query reads a common table expression of that name, and not one of its own that is called the same."""
+    """Where a query reads the common table expression of that name, unless a WITH inside the query hides it."""
     for table in query.find_all(exp.Table):
         if len(table.parts) == 1 and table.name.lower() == name.lower() and not _is_hidden(table, query, name):
             yield table
@@ -123,7 +123,7 @@ class RecursiveCte:
         return query
 
     def _refuse_clauses(self, query: exp.Query) -> None:
-        """What stands beside the UNION, or behind parentheses around it."""
+        """Refuse clauses of the UNION, or of the parentheses around it."""
         for clause in ("limit", "offset"):
             if (found := query.args.get(clause)) is not None:
                 raise unsupported(f"{clause.upper()} in a recursion", found, self.context.sql, "stop at a depth")
@@ -144,7 +144,7 @@ class RecursiveCte:
     # Types
 
     def _typed(self, step: Relation, columns: tuple[Column, ...], names: tuple[str, ...], node: exp.Expr) -> Relation:
-        """The step in the types of the base, which must be able to hold its values."""
+        """The step, cast to the types of the base, which must be able to hold its values."""
         if len(step.columns) != len(columns):
             message = "the branches of a UNION differ in their number of columns"
             raise invalid(message, node, self.context.sql)
@@ -181,7 +181,7 @@ def _problem(relation: Relation, reference: str) -> tuple[str, str] | None:
                 return "in only one of the step's branches", "move the other branch to the base"
         case InnerJoin():
             if len(readers) > 1:
-                return "beside another one", "join it with what it is derived from: base tables, or an earlier WITH"
+                return "next to another one", "join it with what it is derived from: base tables, or an earlier WITH"
         case SemiJoin() | AntiJoin():
             if _reads(relation.right, reference):
                 return "in a subquery or on the right of a semi or anti join", "read it in the step's FROM"

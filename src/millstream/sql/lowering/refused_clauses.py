@@ -11,7 +11,7 @@ from millstream.sql.refusals.validate import is_current_time, volatile_call
 
 
 def refuse_group_clauses(group: exp.Group, context: Context) -> None:
-    """Refuse what a GROUP BY may not have."""
+    """Refuse the forms of GROUP BY that are not supported."""
     if group.args.get("all") is False:
         raise unsupported("GROUP BY DISTINCT", group, context.sql, "write GROUPING SETS with each set once")
     for key in group.expressions:
@@ -43,6 +43,6 @@ def refuse_aggregates(expression: exp.Expr, where: str, context: Context) -> Non
 
 
 def misplaced_aggregate(call: exp.Expr, where: str, context: Context) -> MillstreamError:
-    """An aggregate where none is allowed."""
+    """The error for an aggregate where none is allowed."""
     hint = "compute the aggregate in a subquery, or use HAVING"
     return invalid(f"an aggregate is not allowed {where}", call, context.sql, hint)

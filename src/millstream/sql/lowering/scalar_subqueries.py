@@ -1,9 +1,9 @@
-"""Subqueries that are values: scalar subqueries, and EXISTS and IN wherever they are not a condition by themselves.
+"""Subqueries that are values: scalar subqueries, and EXISTS and IN where they are only part of a condition.
 
 Each is taken out of its expression, which keeps a placeholder, and later joined to the rows the expression is computed
-for. A scalar subquery returns one row for each combination of the values that tie it to the rows, or fails as SQL
-requires. EXISTS asks whether such a combination exists. IN and NOT IN as values are never NULL in Spark, unlike in SQL:
-IN is false where nothing is equal; NOT IN is true only where nothing is equal or NULL, which is compared with NULL.
+for. A scalar subquery returns one row for each combination of its correlation keys, or fails as SQL requires. EXISTS
+is true if such a combination exists. IN and NOT IN as values are never NULL in Spark, unlike in SQL: IN is false where
+nothing is equal; NOT IN is true only if no value is equal and neither a value nor the operand is NULL.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from millstream.sql.lowering.scope import Scope
 from millstream.sql.refusals.unsupported import invalid, unsupported
 
 TOO_MANY = "a scalar subquery gives more than one row"
-# what is NULL where one of its operands is
+# expressions that are NULL if one of their operands is
 _STRICT = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Paren, exp.Cast)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 
@@ -71,7 +71,7 @@ class ScalarSubqueries:
 
     @property
     def context(self) -> Context:
-        """What is known of the text."""
+        """The text, and what is known about it."""
         return self.lowering.context
 
     def taken_out(self, expression: exp.Expr) -> exp.Expr:
@@ -93,7 +93,7 @@ class ScalarSubqueries:
     def attached(
         self, relation: Relation, scope: Scope, expressions: Sequence[exp.Expr], conditions: Sequence[exp.Expr] = ()
     ) -> tuple[Relation, Found]:
-        """The rows with the values the expressions need.
+        """The rows, joined with the values that the expressions need.
 
         Args:
             conditions: the caller keeps only rows for which all of these are true.
@@ -124,7 +124,7 @@ class _Attaching:
         """The joined rows, and the value over their columns.
 
         Args:
-            is_needed: rows for which it is NULL will be dropped.
+            is_needed: rows for which the value is NULL will be dropped.
         """
         match self.node:
             case exp.Exists():
@@ -160,7 +160,7 @@ class _Attaching:
         return self._padded(right, found.conditions, value, nothing)
 
     def _guarded(self, found: Lowered) -> tuple[Relation, exp.Expr]:
-        """One row for each tie, with the value; more than one is an error if a row needs it."""
+        """One row for each combination of keys, with the value; more than one value is an error if a row needs it."""
         fresh = self.context.namer.fresh
         output = found.outputs[0]
         value, rows = Column(fresh(output.name), output.type), Column(fresh("rows"), "bigint")
@@ -172,7 +172,7 @@ class _Attaching:
     def _padded(
         self, right: Relation, conditions: Sequence[exp.Expr], value: exp.Expr, otherwise: exp.Expr | None
     ) -> tuple[Relation, exp.Expr]:
-        """The value if there is one, else NULL or the aggregates of no rows."""
+        """The value if there is one, else NULL or the aggregates over no rows."""
         if otherwise is None or _is_null(otherwise):
             return OuterJoin("left", self.relation, right, all_of(conditions)), value
         right, marker = self._marked(right)
@@ -180,7 +180,7 @@ class _Attaching:
         return joined, cases((is_not_null(marker), value), otherwise=otherwise)
 
     def _marked(self, right: Relation) -> tuple[Relation, exp.Expr]:
-        """With a column that is NULL in rows an outer join makes up."""
+        """The relation with a column that is NULL in rows that an outer join adds."""
         marker = Column(self.context.namer.fresh("found"), "boolean")
         return Project(right, (*keep(right.columns), Item(exp.true(), marker))), col(marker.name)
 
@@ -202,7 +202,7 @@ class _Attaching:
             refuse_in_expression(operand, self.context)
         require_comparable(self.context, self.relation, bound, found, node)
         if len(bound) > 1 and is_negated:
-            hint = "make it a condition of its own, or write NOT EXISTS"
+            hint = "make it a separate condition, or write NOT EXISTS"
             raise unsupported("NOT IN of several columns inside an expression", node, self.context.sql, hint)
         columns = tuple(dict.fromkeys((*found.outputs, *found.keys)))
         distinct, marker = self._marked(Aggregate(found.relation, keep(columns), ()))
@@ -215,8 +215,8 @@ class _Attaching:
     def _not_in(
         self, joined: Relation, found: Lowered, operand: exp.Expr, is_equal: exp.Expr
     ) -> tuple[Relation, exp.Expr]:
-        """No value is equal; and no value is NULL, nor is the operand, unless there are no values at all."""
-        # the same subquery under new names, because it is joined beside the one that was searched
+        """No value is equal, and neither a value nor the operand is NULL, unless there are no values at all."""
+        # the same subquery under new names, because it is joined in addition to the one that was searched
         renamed = _renamed(found, self.context)
         counted, (rows, present) = self._counted(renamed, col(renamed.outputs[0].name))
         if renamed.conditions:
@@ -229,7 +229,7 @@ class _Attaching:
         return joined, cases(*branches, otherwise=exp.true())
 
     def _counted(self, found: Lowered, value: exp.Expr | None) -> tuple[Relation, tuple[exp.Expr, exp.Expr]]:
-        """For each tie the number of rows, and of those with a value."""
+        """For each combination of keys, the number of rows and of those with a value."""
         fresh = self.context.namer.fresh
         rows, present = Column(fresh("rows"), "bigint"), Column(fresh("present"), "bigint")
         counts = (
@@ -269,7 +269,7 @@ def _is_value(node: exp.Expr) -> bool:
 
 
 def _operands(node: exp.Expr) -> list[exp.Expr]:
-    """What IN looks for."""
+    """The operands on the left of IN."""
     node = node.this.unnest() if isinstance(node, exp.Not) else node
     if not isinstance(node, exp.In):
         return []
@@ -278,7 +278,7 @@ def _operands(node: exp.Expr) -> list[exp.Expr]:
 
 
 def _path_to(condition: exp.Expr, name: str) -> Iterator[list[exp.Expr]]:
-    """For each place of a placeholder, the nodes above it from the top."""
+    """For each occurrence of a placeholder, the nodes above it, from the top."""
     for found in condition.find_all(exp.Placeholder):
         if found.name == name:
             path: list[exp.Expr] = []

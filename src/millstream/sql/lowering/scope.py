@@ -55,7 +55,7 @@ class Scope:
         tables: the columns of each FROM item, by its alias.
         columns: the columns of `*`, to which a name without a table may refer; a column that USING joined counts once.
         aliases: the aliases the SELECT list has defined so far.
-        outer: the scope of the query around a subquery, whose columns are seen where there is none of the name here.
+        outer: for a subquery, the scope of the outer query: its columns are visible unless one here has the same name.
     """
 
     sql: str
@@ -79,7 +79,7 @@ class Scope:
         self.columns += inner.columns
 
     def over(self, columns: Mapping[str, str]) -> Scope:
-        """The same names, where some of the operators' columns have become others."""
+        """The same names, for operators' columns of which some have been renamed."""
 
         def moved(visible: Visible) -> Visible:
             name = columns.get(visible.column.name, visible.column.name)
@@ -98,14 +98,14 @@ class Scope:
         return expression.transform(resolve)
 
     def name_of(self, column: str) -> str:
-        """The name under which the query knows a column of the operators."""
+        """The name that the query uses for a column of the operators."""
         known = (v for columns in (*self.tables.values(), self.columns) for v in columns)
         return next((v.name for v in known if v.column.name == column), column)
 
     def _resolve(self, node: exp.Column) -> exp.Expr:
         parts = [part.name for part in node.parts]
         for split in range(len(parts) - 1, -1, -1):
-            # the longest prefix that names a table wins; what is left over are fields of a struct
+            # the longest prefix that names a table wins; the remaining parts are fields of a struct
             found = self._find(parts[:split], parts[split], node)
             if found is not None:
                 for name in parts[split + 1 :]:

@@ -3,8 +3,8 @@
 FROM and joins, WHERE, GROUP BY and HAVING, window functions and QUALIFY, the SELECT list, DISTINCT, ORDER BY and LIMIT.
 Subqueries in expressions are taken out before names are bound and joined to the rows where their values are needed.
 
-A correlated subquery is lowered by the same clauses. What ties its rows to the rows of the query around it is kept
-beside them to the end: as a further grouping key, a further PARTITION BY, a further column of the result.
+A correlated subquery is lowered by the same clauses. The columns that match its rows with rows of the outer query are
+kept to the end: as a further grouping key, a further PARTITION BY, a further column of the result.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from millstream.sql.result_types import typed
 
 @dataclass(frozen=True)
 class Tie:
-    """A column whose value is that of an expression of the query around a subquery."""
+    """A column of a subquery that must equal an expression of the outer query."""
 
     column: str
     outer: exp.Expr
@@ -79,7 +79,7 @@ class Select:
     order: list[exp.Ordered] = field(default_factory=list)
     qualify: exp.Expr | None = None
     outside: list[exp.Expr] = field(default_factory=list)
-    """Conditions of the WHERE that refer to the query around this one."""
+    """Conditions of the WHERE that refer to the outer query."""
     ties: list[Tie] = field(default_factory=list)
     empty: tuple[exp.Expr, ...] | None = None
     is_single: bool = False
@@ -218,7 +218,7 @@ class Select:
         """A generator in the SELECT list: rows are repeated before anything else is computed from them."""
         if self.node.args.get("group") or any(next(aggregates_in(e), None) for e in self.node.expressions):
             hint = "generate the rows in a subquery of FROM"
-            raise unsupported("a generator beside aggregates", item, self.context.sql, hint)
+            raise unsupported("a generator next to aggregates", item, self.context.sql, hint)
         if any(e.find(exp.Query) for e in call.arguments):
             hint = "compute it in a subquery of FROM"
             raise unsupported("a subquery in a generator", item, self.context.sql, hint)
@@ -299,7 +299,7 @@ class Select:
             self._rewrite(lambda e: fill(e, found))
 
     def _attach_arguments(self) -> None:
-        """The same for arguments of aggregates only."""
+        """Like `_attach`, for arguments of aggregates only."""
         calls = [call for e in self._expressions() for call in calls_in(e)]
         if placeholders_in(calls):
             self.relation, found = self.scalars.attached(self.relation, self.scope, calls)
@@ -322,7 +322,7 @@ class Select:
             grouping.add_key(key)
         if sets is not None:
             if any(grouping.has_key(col(t.column)) for t in self.ties):
-                what = "grouping sets with a column that the query around is compared with"
+                what = "grouping sets with a column that is compared with the outer query"
                 raise unsupported(what, self.node, self.context.sql, "group in a subquery of FROM")
             grouping.set_sets(sets)
         for tie in self.ties:
@@ -342,10 +342,10 @@ class Select:
         self._attach(after, self._expressions())
 
     def _give_no_rows_a_value(self, grouped: Aggregate) -> None:
-        """Give an outer row to which no rows belong the aggregates of no rows.
+        """Give an outer row that no rows match the aggregates over no rows.
 
         Usually it is enough to record the SELECT list's values for it. If something else is computed from the
-        aggregates, or columns are carried in anyway, there is a row for each combination of the outer columns.
+        aggregates, or columns are carried in anyway, add a row for each combination of the outer columns.
         """
         assert self.outer is not None
         nothing = {item.column.name: value_of_no_rows(item) for item in grouped.calls}
@@ -359,7 +359,7 @@ class Select:
         self.empty = tuple(substitute(e, nothing) for e in self.outputs)
 
     def _with_rows_for_all(self, grouped: Aggregate, nothing: Mapping[str, exp.Expr]) -> Relation:
-        """The groups, and those of no rows, by the columns that are carried in."""
+        """The groups by the carried columns, including those without rows."""
         assert self.outer is not None
         marker = Column(self.context.namer.fresh("found"), "boolean")
         marked = Project(grouped, (*keep(grouped.schema), Item(exp.true(), marker)))
@@ -376,7 +376,7 @@ class Select:
         return Project(joined, tuple(items))
 
     def _keys(self) -> tuple[list[exp.Expr], list[list[exp.Expr]] | None]:
-        """The keys and, where there are several groupings, the sets of them."""
+        """The keys and, with several groupings, the sets of keys."""
         group = self.node.args.get("group")
         if group is None:
             return [], None
@@ -405,13 +405,13 @@ class Select:
         return key
 
     def _refuse_subqueries(self, grouping: Grouping) -> None:
-        """Refuse a subquery in an aggregate that stands in HAVING only."""
+        """Refuse a subquery in an aggregate that occurs only in HAVING."""
         if placeholders_in(e for e, _ in (*grouping.arguments, *grouping.calls)):
             hint = "compute the aggregate in the SELECT list of a subquery of FROM"
             raise unsupported("a subquery in an aggregate of HAVING", self.node, self.context.sql, hint)
 
     def _having(self, grouping: Grouping) -> exp.Expr | None:
-        """Bind HAVING: outside of aggregates a name is a grouped column, else an alias of the SELECT list."""
+        """Bind HAVING: outside aggregates, a name is a grouped column, else an alias of the SELECT list."""
         having = self.node.args.get("having")
         if having is None:
             return None
@@ -461,7 +461,7 @@ class Select:
         return Lowered(self.relation, tuple(self.names), (), conditions, self.empty, single)
 
     def _behind(self) -> tuple[Column, ...]:
-        """The columns that tie the result to the query around it."""
+        """The columns that match the result with the outer query."""
         names = {t.column for t in self.ties} | {n for c in self.outside for n in referenced(c)}
         return tuple(c for c in self.relation.columns if c.name in names)
 
@@ -470,7 +470,7 @@ class Select:
         types = [c.type for c in typed(self.context.analyzer, self.relation, expressions)]
         names = [*self.names, *("sort" for _ in self.order)]
         items: list[Item] = []
-        # what ties a subquery to the query around it is a column of its own, apart from the outputs
+        # the columns that match a subquery with the outer query are separate from the outputs
         taken: set[str] = {c.name.lower() for c in self._behind()}
         for position, (expression, name, type_) in enumerate(zip(expressions, names, types, strict=True)):
             known = next((i for i in items if i.expression == expression), None)

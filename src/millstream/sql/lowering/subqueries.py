@@ -1,8 +1,8 @@
 """EXISTS, IN and their negations among the conditions of a WHERE, to semi joins and anti joins.
 
-A subquery may refer to the query around it; such conditions become those of the join. `x NOT IN (...)` has SQL's
-meaning of NULL: a NULL among the subquery's values leaves no row, a NULL on the left only one if there are no values
-at all.
+A subquery may refer to the outer query; such conditions become those of the join. `x NOT IN (...)` treats NULL as SQL
+does: with a NULL among the subquery's values no row remains, and a row whose `x` is NULL remains only if there are no
+values at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Membership:
 
 
 def membership_of(condition: exp.Expr) -> Membership | None:
-    """The membership a condition asks for, if that is all it does."""
+    """The membership test that a condition consists of; None if it is anything else."""
     node, is_negated = condition.unnest(), False
     while isinstance(node, exp.Not):
         node, is_negated = node.this.unnest(), not is_negated
@@ -61,7 +61,7 @@ class Subqueries:
         return self.lowering.context
 
     def where(self, relation: Relation, conditions: Sequence[exp.Expr]) -> tuple[Relation, list[exp.Expr]]:
-        """The rows that satisfy the conditions, and the conditions that refer to an outer query, which are left."""
+        """The rows that satisfy the conditions, and the remaining conditions, which refer to an outer query."""
         columns = {c.name for c in relation.columns}
         scalars = ScalarSubqueries(self.lowering, self.ctes)
         here: list[exp.Expr] = []
@@ -107,7 +107,7 @@ class Subqueries:
         return _joined(relation, inner.relation, [*inner.conditions, *unequal], AntiJoin)
 
     def _tested_value(self, relation: Relation, test: Membership) -> Relation:
-        """A subquery of aggregates, which has one row for each row here, is compared, not searched."""
+        """Compare with a subquery of aggregates: it has one row for each row here, so there is nothing to search."""
         if not test.operands:
             return Filter(relation, exp.false()) if test.is_negated else relation
         scalars = ScalarSubqueries(self.lowering, self.ctes)
@@ -129,7 +129,7 @@ class Subqueries:
 
 
 def _not_in(relation: Relation, inner: Lowered, operand: exp.Expr, output: exp.Expr) -> Relation:
-    """Rows with a value: it is not among the others, and these have no NULL. Rows without: there are no others."""
+    """Rows with an operand if no inner value is equal or NULL; rows with a NULL operand if there are no inner rows."""
     present = Filter(relation, not_(is_null(operand)))
     equal = [*inner.conditions, compare(exp.EQ, operand, output)]
     unequal = _joined(present, inner.relation, equal, AntiJoin)
@@ -149,7 +149,7 @@ def _joined(
     conditions: Sequence[exp.Expr],
     join: Callable[[Relation, Relation, exp.Expr], Relation],
 ) -> Relation:
-    """Join with the subquery; of an inner join only the input that the conditions refer to, if it is one."""
+    """Join with the subquery; if the conditions refer to one input of an inner join, only that input is joined."""
     condition = all_of(conditions)
     if isinstance(relation, InnerJoin):
         names = referenced(condition) - {c.name for c in inner.columns}

@@ -24,7 +24,7 @@ class Limits:
 
     @classmethod
     def of(cls, node: exp.Query, context: Context) -> Limits | None:
-        """What a query asks for; an ORDER BY without a limit has no effect on a table."""
+        """The limits of a query; None if it has none: an ORDER BY alone has no effect on a table."""
         limit, offset, order = (node.args.get(name) for name in ("limit", "offset", "order"))
         if limit is not None and isinstance(limit, exp.Limit) and limit.expression.sql().upper() == "ALL":
             limit = None

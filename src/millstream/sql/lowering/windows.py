@@ -1,6 +1,6 @@
-"""Window functions: taken out of the expressions they stand in, to Window operators below them.
+"""Window functions: moved out of their expressions, into Window operators below them.
 
-Calls with the same PARTITION BY are one operator; those with another are a further one on top.
+Calls with the same PARTITION BY share one operator; each further PARTITION BY adds an operator on top.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NUMBERS = (exp.RowNumber, exp.Rank, exp.DenseRank, exp.Ntile)
 _SHARES = (exp.PercentRank, exp.CumeDist)
 # one value of the rows in the frame: its type is that of the argument
 _PICKS = (exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.NthValue, exp.First, exp.Last, exp.Min, exp.Max)
-# what depends on the order of rows that ORDER BY leaves open
+# functions that depend on the order of rows that ORDER BY leaves equal
 ORDERED_BY_ROW = (exp.RowNumber, exp.Ntile, exp.Lag, exp.Lead)
 ORDERED_IN_FRAME = (exp.FirstValue, exp.LastValue, exp.NthValue, exp.First, exp.Last, exp.AnyValue)
-# whose result is open in more than the order of rows
+# functions whose result is open even for a fixed order of rows
 _LISTS = {"COLLECT_LIST", "COLLECT_SET", "LISTAGG", "MAX_BY", "MIN_BY", "MODE"}
 
 EQUALS_IN_ORDER = "rows that ORDER BY leaves equal are taken in the order of their other columns"
@@ -54,7 +54,7 @@ class Windows:
     """Collects the window calls of one SELECT; all expressions are bound to the columns of `input`.
 
     Args:
-        ties: columns of a correlated subquery that keep the rows of each outer row apart.
+        ties: columns of a correlated subquery that keep the rows of different outer rows apart.
     """
 
     input: Relation
@@ -107,7 +107,7 @@ class Windows:
         return relation, {i.expression: i.column.name for i in items}
 
     def _compute_times(self) -> None:
-        """Make each part of a call that uses the current time a column of the input."""
+        """Compute each part of a call that uses the current time as a column of the input."""
         parts = (part for call, _ in self.calls for part in scalar_parts(call) if not isinstance(part, exp.Column))
         timed = list(dict.fromkeys(part for part in parts if reads_clock(part)))
         if not timed:
@@ -134,7 +134,7 @@ class Windows:
 
 
 def _refuse(window: exp.Window, context: Context) -> None:
-    """Refuse frames Spark lacks, and calls whose result stays open even for a fixed order of rows."""
+    """Refuse frames that Spark lacks, and calls whose result stays open even for a fixed order of rows."""
     spec, function = window.args.get("spec"), function_of(window)
     if spec is not None and (spec.args.get("kind") or "").upper() == "GROUPS":
         raise unsupported("GROUPS", window, context.sql, "number the peers with DENSE_RANK and use RANGE over it")
@@ -164,10 +164,10 @@ def frame_kind(window: exp.Window) -> str:
 
 
 def fixes_peers(window: exp.Window) -> bool:
-    """Whether one order among equals gives a result that RANGE allows.
+    """Whether one order among equal rows gives a result that RANGE allows.
 
-    A frame that ends with the current row holds all its equals, so that a further key in ORDER BY must not shorten it
-    where that can be seen.
+    A frame that ends with the current row contains all rows equal to it. A further key in ORDER BY shortens that frame,
+    which must not change the result.
     """
     start, end = frame_ends(window)
     named = {"UNBOUNDED", "CURRENT ROW"}
@@ -205,7 +205,7 @@ def _written(function: exp.Expr, context: Context) -> str:
 
 
 def _known_type(window: exp.Window, types: dict[str, str]) -> str | None:
-    """The type Spark gives to a call, if engines agree on it."""
+    """The type that Spark gives to a call, if the engines agree on it."""
     function = function_of(window)
     if isinstance(function, _NUMBERS):
         return "int"

@@ -1,9 +1,9 @@
-"""PostgreSQL's dialect of defining queries: a text in, a tree of Spark's with the same meaning out.
+"""Translates defining queries in PostgreSQL's dialect to Spark query trees with the same meaning.
 
 A construct that is not on the lists of this package is refused by name; nothing is passed on in the hope that Spark
-means the same. Rules put together trees (`spark_builders`, `spark_queries`); the whole is printed once, at the end. The
-consumers take that text and parse it once, at their door: Spark analyses it, the catalog records it, and the lowering
-needs places in a text, which a tree that was built does not have. So calls may stay `Anonymous` nodes here.
+means the same. Rules build trees (`spark_builders`, `spark_queries`); the whole query is printed once, at the end. The
+users of that text parse it again: Spark analyses it, the catalog records it, and the lowering needs positions in a
+text, which a tree built here does not have. So calls may stay `Anonymous` nodes here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Translation", "translate"]
 
 @dataclass(frozen=True)
 class Translation:
-    """A query of Spark's, and what the user should know about how it was understood."""
+    """A Spark query, and what the user should know about how the PostgreSQL query was understood."""
 
     query: exp.Query
     notices: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 STAR = exp.Star()
 NEEDS_ORDER = {"row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile", "lag", "lead"}
-"""Window functions for which Spark wants an ORDER BY."""
+"""Window functions for which Spark requires an ORDER BY."""
 
 
 @dataclass
@@ -44,9 +44,9 @@ class Call:
     def invoke(
         self, function: str, *args: Node, distinct: bool | None = None, within: list[exp.Ordered] | None = None
     ) -> Node:
-        """One aggregate of Spark's with this call's DISTINCT, FILTER and OVER.
+        """A Spark aggregate with this call's DISTINCT, FILTER and OVER.
 
-        Spark takes no FILTER before OVER: the arguments of other rows are NULL instead.
+        Spark does not allow FILTER before OVER: the arguments of rows that it excludes become NULL instead.
         """
         given = list(args)
         if self.condition is not None and self.window is not None:

@@ -18,12 +18,12 @@ from millstream.sql.postgres.window_functions import ORDERED_SETS, WINDOW_ONLY
 
 
 def is_aggregate(name: str) -> bool:
-    """Whether a name is an aggregate's or a window function's."""
+    """Whether the name is that of an aggregate or a window function."""
     return name in NAMES
 
 
 def translate(call: Call) -> Value:
-    """The call as Spark's."""
+    """The call, translated to Spark."""
     if call.name in WINDOW_ONLY:
         if call.window is None:
             raise RefusalError(f"{call.name} without OVER")
@@ -115,7 +115,7 @@ def _bits(name: str) -> Callable[[Call], Value]:
 
 
 def _moment(name: str) -> Callable[[Call], Value]:
-    """Of exact numbers too in double precision: PostgreSQL's numeric result has digits without end."""
+    """Computed in double precision even for exact numbers: PostgreSQL's numeric result has unlimited digits."""
 
     def rule(call: Call) -> Value:
         x = argument_of(call)
@@ -141,7 +141,7 @@ Sums = dict[str, Node]
 
 
 def _regression(formula: Callable[[Sums], Node]) -> Callable[[Call], Value]:
-    """By the sums of squares and products: where one is zero Spark divides by it, PostgreSQL has NULL or 1."""
+    """From the sums of squares and products: where one is zero, Spark divides by it; PostgreSQL returns NULL or 1."""
 
     def rule(call: Call) -> Value:
         if len(call.args) != 2 or call.distinct:
@@ -180,7 +180,7 @@ def _any_value(call: Call) -> Value:
 
 
 def grouping_number(flags: Sequence[Node]) -> Value:
-    """What GROUPING says of several keys: the flags as the bits of a number, the last one's the lowest."""
+    """GROUPING of several keys: the flags as the bits of a number, that of the last key the lowest."""
     if len(flags) == 1:
         return Value(flags[0], t.INTEGER)
     bits = [op(flag, "*", 2 ** (len(flags) - 1 - n)) for n, flag in enumerate(flags)]

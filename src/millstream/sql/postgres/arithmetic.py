@@ -1,8 +1,8 @@
-"""`+ - * / %` over numbers, dates and intervals: what they give depends on the types of both operands.
+"""`+ - * / %` over numbers, dates and intervals: the result depends on the types of both operands.
 
 Exact numbers stay exact or fail: where the digits of a result do not fit Spark's 38, the operands are given fewer
-digits before the point, and a value that needs more is an error of the run, never a rounded result. Division, whose
-digits never end, has 16 behind the point.
+digits before the decimal point, and a value that needs more fails at run time; it is never rounded. Division, whose
+digits never end, has 16 after the decimal point.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def negate(value: Value) -> Value:
 
 
 def widen(value: Value, type_: Type) -> Node:
-    """The expression cast to a type, unless it has it."""
+    """The expression, cast to a type unless it already has it."""
     return value.tree if value.type == type_ else cast(value.tree, type_)
 
 
 def divide(left: Node, left_type: Type, right: Node, right_type: Type) -> Value:
-    """The quotient of two numerics, with 16 digits behind the point or as many as the operands have."""
+    """The quotient of two numerics, with 16 digits after the decimal point, or more if an operand has more."""
     scale = max(DIVISION_SCALE, left_type.scale, right_type.scale)
     whole = min(left_type.whole_digits, MAX_DIGITS - scale - right_type.scale)
     if whole < 1:
@@ -71,7 +71,7 @@ def divide(left: Node, left_type: Type, right: Node, right_type: Type) -> Value:
 
 
 def _resolved(operator: str, left: Value, right: Value) -> tuple[Value, Value]:
-    """A literal takes the type of the other side; beside a date or timestamp it is an interval or of the same type."""
+    """A literal takes the type of the other side; next to a date or timestamp it may be an interval instead."""
     for one, other, swap in ((left, right, False), (right, left, True)):
         if one.type.name == "unknown" and other.type.name != "unknown":
             target = other.type
@@ -105,7 +105,9 @@ def _numerics(operator: str, left: Value, right: Value) -> Value:
     if operator == "*":
         scale, room = a.scale + b.scale, MAX_DIGITS - 1 - a.scale - b.scale
         if room < 2:
-            raise RefusalError("a product with so many digits behind the point", "ROUND or cast the operands first")
+            raise RefusalError(
+                "a product with so many digits after the decimal point", "ROUND or cast the operands first"
+            )
         small = min(a.whole_digits, b.whole_digits, room // 2)
         a_whole = small if a.whole_digits <= b.whole_digits else min(a.whole_digits, room - small)
         b_whole = small if a.whole_digits > b.whole_digits else min(b.whole_digits, room - small)
@@ -160,7 +162,7 @@ def _times(operator: str, left: Value, right: Value) -> Value:
 
 
 def shifted(value: Value, by: Interval) -> Value:
-    """A date or timestamp and an interval: months first (the day is cut to the month's end), then days, then time."""
+    """A date or timestamp plus an interval: months first (the day is cut to the month's end), then days, then time."""
     type_ = t.TIMESTAMPTZ if value.type == t.TIMESTAMPTZ else t.TIMESTAMP
     start = widen(value, type_)
     parts = (by.months, by.days, by.micros)
@@ -181,7 +183,7 @@ def _elapsed(left: Value, right: Value) -> Value:
 
 
 def micros_of(node: Node, type_: Type) -> Node:
-    """Microseconds since 1970, of a timestamp on its own clock or of a moment."""
+    """Microseconds since 1970: of a local timestamp in local time, of a `timestamptz` in UTC."""
     if type_ == t.TIMESTAMPTZ:
         return fn("UNIX_MICROS", node)
     days = cast(fn("DATEDIFF", cast(node, t.DATE), cast(text("1970-01-01"), t.DATE)), t.BIGINT)
@@ -223,5 +225,5 @@ def _no_operator(operator: str, left: Value, right: Value) -> RefusalError:
 
 
 def checked_domain(value: Value, condition: Node, result: Node, message: str) -> Node:
-    """A function of a double that PostgreSQL refuses outside its domain, where Spark gives NULL or NaN."""
+    """A function of a double that fails outside its domain, as in PostgreSQL; Spark would return NULL or NaN."""
     return fail_unless(or_(condition, is_null(value.tree)), result, message, cast(value.tree, t.TEXT))

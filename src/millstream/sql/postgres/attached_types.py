@@ -1,4 +1,4 @@
-"""The types of the columns of attached tables: PostgreSQL's own, where Spark holds only a text."""
+"""The column types of tables in attached databases: PostgreSQL's own, where Spark stores only a string."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AS_THEY_ARE = {
 
 
 def column_type(spark: str, native: NativeType | None) -> Type:
-    """The type of a column, by Spark's type and, of an attached table, PostgreSQL's.
+    """The type of a column, from Spark's type and, in an attached database, PostgreSQL's.
 
     >>> str(column_type("string", NativeType("jsonb"))), str(column_type("array<string>", NativeType("uuid")))
     ('jsonb', 'uuid[]')

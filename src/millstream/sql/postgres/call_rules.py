@@ -1,4 +1,4 @@
-"""Rules for calls: by name, and those with a syntax of their own."""
+"""Rules for calls: by name, and with special syntax."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ CURRENT: dict[type[exp.Expr], tuple[str, t.Type]] = {
     exp.CurrentSchema: ("CURRENT_SCHEMA", t.TEXT),
     exp.CurrentCatalog: ("CURRENT_CATALOG", t.TEXT),
 }
-"""What a word of the current time or session is called by Spark."""
+"""Spark's function for each keyword of the current time or session."""
 
 
 def current(self: Expressions, node: exp.Expr) -> Value:
-    """CURRENT_DATE and its kin."""
+    """CURRENT_DATE and the other keywords of the current time or session."""
     if node.args.get("this") is not None:
         raise RefusalError("a precision of the current time", "round the result")
     function_name, type_ = CURRENT[type(node)]

@@ -1,4 +1,4 @@
-"""What a cast from one family of types to another becomes; the families without a rule have no such cast."""
+"""The rules of casts from one family of types to another; without a rule there is no such cast."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMESTAMP = rf"{_DAY}({_TIME})?\s*$"
 TIMESTAMPTZ = rf"{_DAY}({_TIME} ?([+-]\d{{1,2}}(:\d{{2}})?|Z)?)?\s*$"
 ZONE = re.compile(r":\d{2}[.\d]* ?([+-]\d{1,2}(:\d{2})?|Z)\s*$")
 NO_SECONDS = r"([ T]\d{1,2}:\d{2}) ?((?:[+-]\d{1,2}(?::\d{2})?|Z)\s*)$"
-"""A time of hours and minutes before an offset: Spark wants the seconds there."""
+"""A time of hours and minutes before an offset: Spark requires the seconds there."""
 _TRUE = [text(word) for word in ("t", "tr", "tru", "true", "y", "ye", "yes", "on", "1")]
 _FALSE = [text(word) for word in ("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0")]
 
@@ -65,7 +65,7 @@ def _clock_to_moment(value: Value, target: Type) -> Node:
 
 
 def _text_to_moment(value: Value, target: Type) -> Node:
-    """By its own offset, or else on the session's clock."""
+    """A text with an offset is read with that offset, any other in the session's time zone."""
     checked = _checked(TIMESTAMPTZ, "timestamp")
     full = Value(fn("REGEXP_REPLACE", value.tree, text(NO_SECONDS), text("$1:00$2")), t.TEXT)
     zoned = op(value.tree, "RLIKE", text(ZONE.pattern))
@@ -82,7 +82,7 @@ def _numeric_to_integer(value: Value, target: Type) -> Node:
 
 def _float_to_numeric(value: Value, target: Type) -> Node:
     digits = 14 if value.type == t.DOUBLE else 5  # PostgreSQL keeps 15 digits of a double, 6 of a real
-    shown = fn("FORMAT_STRING", text(f"%.{digits}e"), cast(value.tree, t.DOUBLE))  # of NULL, the text null
+    shown = fn("FORMAT_STRING", text(f"%.{digits}e"), cast(value.tree, t.DOUBLE))  # returns the text "null" for NULL
     return cast(when(is_not_null(value.tree), shown), target)
 
 
@@ -108,7 +108,7 @@ def _boolean_to_integer(value: Value, target: Type) -> Node:
 
 def _json_to_jsonb(value: Value, target: Type) -> Node:
     if not isinstance(value.constant, str):
-        hint = "build it with the functions of jsonb, or take parts of it: ((...)::jsonb) ->> 'key'"
+        hint = "build it with the jsonb functions, or take parts of it: ((...)::jsonb) ->> 'key'"
         raise RefusalError("a cast from json to jsonb", hint)
     return text(jsonb_text(value.constant))
 

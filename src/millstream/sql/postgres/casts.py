@@ -23,7 +23,7 @@ def convert(value: Value, target: Type) -> Value:
     """An explicit cast.
 
     Raises:
-        RefusalError: PostgreSQL has no such cast, or Spark no equal of it.
+        RefusalError: PostgreSQL has no such cast, or Spark has no equivalent.
     """
     source = value.type
     if value.is_null:
@@ -54,12 +54,12 @@ def _each(value: Value, target: Type) -> Value:
 
 
 def shorten(value: Value, length: int) -> Value:
-    """`::varchar(n)` cuts."""
+    """`::varchar(n)` truncates."""
     return Value(fn("SUBSTRING", value.tree, 1, length), t.TEXT)
 
 
 def as_text(value: Value) -> Value:
-    """What `||` and the functions of strings make of their operands."""
+    """The text that `||` and string functions use for an operand."""
     return convert(value, t.TEXT)
 
 
@@ -93,7 +93,7 @@ def unify(values: list[Value]) -> tuple[list[Value], Type]:
 
 
 def compared(left: Value, right: Value) -> tuple[list[Value], Type]:
-    """Both sides of a comparison in one type: there, a real meets other numbers in double precision."""
+    """Both sides of a comparison in one type: a real is compared with other numbers in double precision."""
     kinds = {left.type, right.type}
     if t.REAL in kinds and len(kinds) > 1 and all(k.is_number for k in kinds):
         return [coerce(v, t.DOUBLE) for v in (left, right)], t.DOUBLE
@@ -101,7 +101,7 @@ def compared(left: Value, right: Value) -> tuple[list[Value], Type]:
 
 
 def beside(value: Value, other: Type) -> Value:
-    """A literal next to a numeric is one with the digits it has; they are not rounded to the other's scale."""
+    """A literal next to a numeric becomes a numeric with its own digits, not rounded to the other's scale."""
     if value.type.name != "unknown" or not isinstance(value.constant, str):
         return value
     if other.name == "numeric":

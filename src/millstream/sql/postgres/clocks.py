@@ -1,8 +1,8 @@
-"""Between moments and what clocks show: PostgreSQL's choices where the clocks are changed.
+"""Conversions between instants and local times, with PostgreSQL's choice where clocks change.
 
-A time that a clock shows twice, when it is put back, is the later one to PostgreSQL and the earlier one to Spark. A
-time that it skips is the same moment to both. No moment goes to another place by way of the session's own clock, on
-which it may be one of two.
+When a clock is put back, it shows some times twice: PostgreSQL takes the later instant, Spark the earlier one. For a
+time that a clock skips, both take the same instant. An instant is never converted to another time zone through the
+session's local time, which may be ambiguous.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from millstream.sql.postgres.spark_casts import cast
 from millstream.sql.postgres.types import numeric
 
 _HOURS = fn("MAKE_DT_INTERVAL", 0, 3)
-"""More than clocks are put back by, and less than between two changes."""
+"""Longer than any step by which clocks are put back, and shorter than the time between two changes."""
 _PLACE = re.compile(r"[A-Za-z]\w*(/[A-Za-z][A-Za-z_-]*)+")
 _ZERO = cast(text("1970-01-01 00:00:00"), t.TIMESTAMP)
 UTC = "UTC"
 
 
 def moment(ntz: Node) -> Node:
-    """The moment at which the session's clock shows a time."""
+    """The instant at which it is a given local time in the session's time zone."""
     return _with(ntz, _moment)
 
 
@@ -37,7 +37,7 @@ def _moment(x: Node) -> Node:
 
 
 def moment_at(ntz: Node, zone: str) -> Node:
-    """The moment at which a place's clock shows a time."""
+    """The instant at which it is a given local time in a time zone."""
     utc = ntz if zone == UTC else _with(ntz, lambda x: _utc(x, zone))
     return cast(fn("CONCAT", cast(utc, t.TEXT), text("Z")), t.TIMESTAMPTZ)
 
@@ -48,27 +48,27 @@ def _utc(x: Node, zone: str) -> Node:
 
 
 def shown_at(tz: Node, zone: str) -> Node:
-    """What a place's clock shows at a moment."""
+    """The local time in a time zone at an instant."""
     seconds = cast(op(cast(fn("UNIX_MICROS", tz), numeric(20, 0)), "/", 1_000_000), numeric(18, 6))
     utc = op(_ZERO, "+", fn("MAKE_DT_INTERVAL", 0, 0, 0, seconds))
     return utc if zone == UTC else _moved(UTC, zone, utc)
 
 
 def zone_named(name: str) -> str:
-    """Spark's name of a time zone.
+    """Spark's name for a time zone.
 
     >>> zone_named("america/new_york"), zone_named("utc")
     ('America/New_York', 'UTC')
 
     Raises:
-        RefusalError: the name does not mean the same to both.
+        RefusalError: the name does not mean the same to PostgreSQL and Spark.
     """
     if name.strip().upper() in {"UTC", "GMT", "Z"}:
         return UTC
     places = {zone.lower(): zone for zone in available_timezones() if _PLACE.fullmatch(zone)}
     found = places.get(name.strip().lower())
     if found is None:
-        hint = "write 'UTC' or a name like 'Europe/Berlin': offsets and abbreviations mean others to Spark"
+        hint = "write 'UTC' or a name like 'Europe/Berlin': Spark reads offsets and abbreviations differently"
         raise RefusalError(f"the time zone {name!r}", hint)
     return found
 
@@ -78,7 +78,7 @@ def _moved(source: str, target: str, ntz: Node) -> Node:
 
 
 def _with(ntz: Node, body: Callable[[Node], Node]) -> Node:
-    """`body` of a time, which is computed once unless it is a name or a literal."""
+    """`body` applied to a time, which is computed once unless it is a name or a literal."""
     return body(ntz) if _is_simple(ntz) else let(ntz, body(ITEM))
 
 

@@ -78,9 +78,9 @@ def _any_equal(left: Value, values: list[Value]) -> Node:
 
 
 def _among_reals(left: Value, values: list[tuple[exp.Expr, Value]]) -> Node:
-    """Several constants are an array of the type they have in common with the left side; others stand for themselves.
+    """Several constants are an array of the type that they share with the left side; other values are compared alone.
 
-    So a real is IN (0.1, 0.2), where it can be neither = 0.1 nor = 0.2.
+    So a real can be IN (0.1, 0.2) though it is neither = 0.1 nor = 0.2.
     """
     constants = [v for node, v in values if node.find(exp.Column, exp.Query) is None]
     if len(constants) < 2:
@@ -95,7 +95,7 @@ def _among_reals(left: Value, values: list[tuple[exp.Expr, Value]]) -> Node:
 def _is(self: Expressions, node: exp.Is) -> Value:
     value = self.translate(node.this)
     if value.items:
-        raise RefusalError("IS of a row", "ask for each of its columns")
+        raise RefusalError("IS of a row", "test each of its columns")
     if isinstance(node.expression, exp.JSON):
         kind = str(node.expression.args.get("this") or "")
         json = value if value.type.is_json else coerce(value, t.TEXT)

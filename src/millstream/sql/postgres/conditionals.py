@@ -1,4 +1,4 @@
-"""COALESCE, NULLIF, GREATEST and LEAST: calls that are no functions, because they give all their values one type."""
+"""COALESCE, NULLIF, GREATEST and LEAST, which are not functions: they convert all their values to one type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _coalesce(args: list[Value]) -> Value:
 
 def _nullif(args: list[Value]) -> Value:
     if len(args) != 2:
-        raise RefusalError("nullif of other than two values")
+        raise RefusalError("NULLIF with other than two values")
     left, right = args
     if left.items or right.items or t.INTERVAL in (left.type, right.type):
         raise RefusalError("NULLIF of rows or intervals", "compare with = in a CASE, or EXTRACT(EPOCH FROM ...) first")
@@ -30,7 +30,7 @@ def _nullif(args: list[Value]) -> Value:
 
 
 def _as_operand(left: Value, right: t.Type) -> Value:
-    """What the operator `=` has on its left side: there is one for all integers, and for real and double precision."""
+    """The left operand as `=` takes it: one operator compares all integers, and one real and double precision."""
     if left.type.name == "unknown":
         read = beside(left, right)
         return coerce(read, right if right.name != "unknown" else t.TEXT) if read.type.name == "unknown" else read

@@ -1,4 +1,4 @@
-"""Literals of types: read here, as PostgreSQL reads them while it plans."""
+"""Typed literals, read during translation as PostgreSQL reads them during planning."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def parse_interval(text: str, unit: str | None = None) -> tuple[int, int, int]:
         body, sign = body.removesuffix(" ago"), -1
     if unit is not None:
         if not re.fullmatch(r"[+-]?\d+(\.\d+)?", body):
-            raise RefusalError(f"the interval {text!r} with a unit behind it")
+            raise RefusalError(f"the interval {text!r} followed by a unit")
         if "." in body and unit.lower() not in {"second", "seconds"}:
             raise RefusalError(
-                f"the interval {text!r} with a unit behind it", "PostgreSQL cuts the fraction: leave it out"
+                f"the interval {text!r} followed by a unit", "PostgreSQL truncates the fraction: leave it out"
             )
         body = f"{body} {unit.lower()}"
     elif re.fullmatch(r"[+-]?\d+(\.\d+)?", body):
@@ -79,12 +79,12 @@ def _add_part(total: list[int], found: re.Match[str], text: str) -> None:
     word = found.group(2)
     unit = _UNITS.get(word) or _UNITS.get(word.removesuffix("s"))
     if unit is None:
-        raise RefusalError(f"the interval {text!r}", f"{word!r} is no unit of time")
+        raise RefusalError(f"the interval {text!r}", f"{word!r} is not a unit of time")
     amount = Decimal(found.group(1))
     if amount != int(amount) and not unit[2]:
         raise RefusalError(f"the interval {text!r}", "write parts of months and days in smaller units")
     if amount * unit[2] != int(amount * unit[2]):
-        raise RefusalError(f"the interval {text!r}", "write no more than microseconds")
+        raise RefusalError(f"the interval {text!r}", "its precision is at most microseconds")
     for i in range(3):
         total[i] += int(amount * unit[i])
 
@@ -107,7 +107,7 @@ def parse_array(text: str) -> list[str | None]:
         else:
             found = re.match(r'([^,{}"\\]+?)\s*(?:,\s*|$)', rest)
             if not found:
-                raise RefusalError(f"the array {text!r}", "only arrays of one dimension are known")
+                raise RefusalError(f"the array {text!r}", "only arrays of one dimension are supported")
             items.append(None if found.group(1).upper() == "NULL" else found.group(1))
         rest = rest[found.end() :]
     return items
@@ -140,7 +140,7 @@ def time_text(text: str) -> str:
 
 
 def jsonb_text(text: str) -> str:
-    """A JSON text as jsonb prints it: one space behind `:` and `,`, keys by length, the last of equal keys kept.
+    """A JSON text as jsonb prints it: one space after `:` and `,`, keys by length, the last of equal keys kept.
 
     >>> jsonb_text('{"bb":1.50,"a":[1,{}], "a":"é"}')
     '{"a": "é", "bb": 1.50}'
@@ -164,7 +164,7 @@ def _loads(text: str) -> object:
     try:
         return json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_no_constant)
     except ValueError as e:
-        raise RefusalError(f"the JSON text {text!r}", "it is no JSON") from e
+        raise RefusalError(f"the JSON text {text!r}", "it is not valid JSON") from e
 
 
 def _no_constant(name: str) -> object:

@@ -1,4 +1,4 @@
-"""What PostgreSQL calls a column that has no alias."""
+"""The names that PostgreSQL gives to columns without an alias."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def default_name(node: exp.Expr) -> str:
 
 
 def _found(node: exp.Expr) -> tuple[str, bool]:
-    """The name, and whether it outweighs that of a cast around it."""
+    """The name, and whether it takes precedence over the name of an enclosing cast."""
     if isinstance(node, exp.Column):
         return folded(node.this), True
     if isinstance(node, exp.Dot):

@@ -1,8 +1,8 @@
 """PostgreSQL's text to a tree in which every call still has the name and the arguments that were written.
 
-sqlglot's own PostgreSQL parser gives many functions a node of a common model already (`DIV`, `TO_CHAR`, `UNNEST`, array
-subscripts from 0, JSON paths): the tree no longer shows what was written. Here a function is an `Anonymous` call,
-except the few with a syntax of their own.
+sqlglot's own PostgreSQL parser already maps many functions to nodes of a common model (`DIV`, `TO_CHAR`, `UNNEST`,
+array subscripts from 0, JSON paths): its tree no longer shows what was written. Here a function is an `Anonymous` call,
+except the few with special syntax.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class _Postgres(Postgres):
         NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: PostgresParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE")
         }
-        # these bind less than + and -: ~ i + 1 is ~ (i + 1)
+        # these bind less tightly than + and -: ~ i + 1 is ~ (i + 1)
         UNARY_PARSERS: ClassVar[dict[TokenType, Any]] = {
             **PostgresParser.UNARY_PARSERS,
             TokenType.RLIKE: lambda self: self.expression(exp.BitwiseNot(this=self._parse_term())),
             TokenType.PIPE_SLASH: lambda self: self.expression(exp.Sqrt(this=self._parse_term())),
             TokenType.DPIPE_SLASH: lambda self: self.expression(exp.Cbrt(this=self._parse_term())),
         }
-        # `f(j -> 'a')` is an arrow of json's, no lambda; `name => value` names an argument
+        # the arrow in `f(j -> 'a')` is json's operator, not a lambda; `name => value` names an argument
         LAMBDAS: ClassVar[dict[TokenType, Any]] = {TokenType.FARROW: PostgresParser.LAMBDAS[TokenType.FARROW]}
         JSON_OPERATORS: ClassVar[dict[TokenType, Any]] = {
             **PostgresParser.JSON_OPERATORS,
@@ -65,9 +65,9 @@ class _Postgres(Postgres):
         }
 
         def _parse_type(self, parse_interval: bool = True, fallback_to_identifier: bool = False) -> exp.Expr | None:
-            """`type 'literal'` is a literal: what follows, `::` or a subscript, is of its value.
+            """`type 'literal'` is a literal: a following `::` or subscript applies to its value.
 
-            sqlglot's own reader gives the `::` to the string, and the type to what comes of that.
+            sqlglot's own parser applies the `::` to the string first, and the type to the result.
             """
             start = self._index
             if self._curr and self._curr.token_type is not TokenType.INTERVAL:
@@ -81,7 +81,7 @@ class _Postgres(Postgres):
         def _parse_interval(
             self, require_interval: bool = True, parse_function_unit: bool = True
         ) -> exp.Add | exp.Interval | None:
-            """INTERVAL, a string, perhaps a unit. sqlglot's own reader forgets what it cannot read of the string."""
+            """INTERVAL, a string, perhaps a unit. sqlglot's own parser drops the parts of the string it cannot read."""
             start = self._index
             if not self._match(TokenType.INTERVAL) or not self._match(TokenType.STRING, advance=False):
                 self._retreat(start)
@@ -93,7 +93,7 @@ class _Postgres(Postgres):
             return interval
 
         def _parse_json_key_value(self) -> exp.JSONKeyValue | None:
-            """`key : value` or `key VALUE value`. KEY is no word of PostgreSQL's here, but may be a column's name."""
+            """`key : value` or `key VALUE value`. KEY is not a keyword here, but may be a column's name."""
             key = self._parse_column()
             if not self._match_set((TokenType.COLON, TokenType.COMMA)):
                 self._match_text_seq("VALUE")
@@ -101,12 +101,12 @@ class _Postgres(Postgres):
             return self.expression(exp.JSONKeyValue(this=key, expression=value)) if key or value else None
 
         def _parse_json_array(self) -> exp.JSONArray:
-            """The inside of JSON_ARRAY(value, ... [NULL | ABSENT ON NULL] [RETURNING type])."""
+            """The arguments of JSON_ARRAY(value, ... [NULL | ABSENT ON NULL] [RETURNING type])."""
             values = self._parse_csv(self._parse_disjunction)
             return self.expression(exp.JSONArray(expressions=values, **self._parse_json_clauses()))
 
         def _parse_json_arrayagg(self) -> exp.JSONArrayAgg:
-            """The inside of JSON_ARRAYAGG(value [ORDER BY ...] [NULL | ABSENT ON NULL] [RETURNING type])."""
+            """The arguments of JSON_ARRAYAGG(value [ORDER BY ...] [NULL | ABSENT ON NULL] [RETURNING type])."""
             value = self._parse_order(self._parse_disjunction())
             return self.expression(exp.JSONArrayAgg(this=value, **self._parse_json_clauses()))
 
@@ -135,7 +135,7 @@ class _Postgres(Postgres):
 
 
 def tokens_of(text: str) -> list[sqlglot.Token]:
-    """The words, literals and signs of a text."""
+    """The tokens of a text: words, literals and symbols."""
     return list(_Postgres().tokenize(text))
 
 
@@ -163,12 +163,12 @@ def parse_postgres(text: str) -> exp.Query:
 
 
 def _refuse_glued(tokens: list[sqlglot.Token], text: str) -> None:
-    """The tokenizer reads `1_000` as `1 AS _000`."""
+    """Refuse `1_000`, which the tokenizer reads as `1 AS _000`."""
     for one, two in itertools.pairwise(tokens):
         if one.token_type is TokenType.NUMBER and two.token_type is TokenType.VAR and two.start == one.end + 1:
             raise MillstreamError(
                 Code.SYNTAX_ERROR,
-                f"cannot parse the query: {text[one.start : two.end + 1]} is no number",
+                f"cannot parse the query: {text[one.start : two.end + 1]} is not a number",
                 position=Position(one.line, max(1, one.col - (one.end - one.start)), two.end - one.start + 1),
                 sql=text,
                 hint="write numbers without underscores",

@@ -1,6 +1,6 @@
-"""Scalar expressions: one rule for each kind of node, and no other kind.
+"""Scalar expressions: one rule for each kind of node; all other kinds are refused.
 
-A rule may leave a refusal without a place; `translate` adds the nearest one.
+A rule may raise a refusal without a position; `translate` adds the nearest one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from millstream.sql.postgres.typed_expressions import NULL_VALUE, Value
 
 
 class Queries(Protocol):
-    """What expressions need of the translator of queries."""
+    """What expressions need from the translator of queries."""
 
     sql: str
     notices: list[str]
 
     def subquery(self, node: exp.Expr, outer: Scope) -> tuple[exp.Query, tuple[Output, ...]]:
-        """A query inside of an expression, as Spark's, and its columns."""
+        """A query inside an expression, translated to Spark, and its columns."""
 
 
 class Expressions:
@@ -45,15 +45,15 @@ class Expressions:
 
     @property
     def visible(self) -> Scope:
-        """Whose columns `*` means."""
+        """The scope whose columns `*` stands for."""
         return self.scope
 
     def listed(self, value: Value, _: exp.Expr) -> Value:
-        """A column that `*` means, as the select list has it."""
+        """A column that `*` stands for, as an item of the select list."""
         return value
 
     def translate(self, node: exp.Expr) -> Value:
-        """An expression in Spark's meaning, with its type.
+        """An expression, translated to Spark, with its type.
 
         Raises:
             MillstreamError: UNSUPPORTED_SQL, UNKNOWN_COLUMN, QUERY_INVALID.
@@ -71,7 +71,7 @@ class Expressions:
             raise refused(e.what, node, self.queries.sql, e.hint) from e
 
     def scalar(self, node: exp.Expr) -> Value:
-        """An expression that is a column's value: no interval, no row."""
+        """An expression that can be a column's value: not an interval, not a row."""
         value = self.translate(node)
         if value.interval is not None:
             hint = "use EXTRACT(EPOCH FROM ...) to get a number: Delta tables cannot hold intervals"
@@ -83,7 +83,7 @@ class Expressions:
         return value
 
     def condition(self, node: exp.Expr, *, is_conjunct: bool = True) -> Node:
-        """A condition of WHERE, HAVING or ON, where unknown is as good as false.
+        """A condition of WHERE, HAVING or ON, where NULL counts as false.
 
         Args:
             is_conjunct: it is not under an OR.
@@ -108,10 +108,10 @@ class Expressions:
             raise wrong(f"{value.type} where a condition is needed", node, self.queries.sql) from e
 
     def refuse_twin(self, name: str, items: Iterable[Item]) -> None:
-        """Refuse a column whose name another one of its table has in another case."""
+        """Refuse a column if another column of its table has the same name in another case."""
         if any(item.has_twin(name) for item in items):
             hint = "rename one of them, or read a view that does"
-            raise RefusalError(f"the column {name} beside one whose name differs only by case", hint)
+            raise RefusalError(f"the column {name} next to one whose name differs only in case", hint)
 
 
 def _named(node: exp.Expr) -> str:

@@ -34,7 +34,7 @@ class FromClause:
         self._scope = scope
 
     def read(self, query: exp.Select) -> exp.Select:
-        """A SELECT that has only this clause; without one, only its scope is empty."""
+        """A SELECT that has only this clause; an empty SELECT if the query has none."""
         rows = exp.Select()
         first = query.args.get("from_")
         if first is None:
@@ -42,14 +42,14 @@ class FromClause:
         item = self._item(first.this)
         joins: list[exp.Join] = []
         if isinstance(item, exp.Lateral) and not isinstance(item.this, exp.Subquery):
-            # a generator stands beside a row; the first of a FROM beside one made for it
+            # a generator is joined to a row: as the first item of FROM, to one made for it
             joins.append(exp.Join(this=item, kind="CROSS"))
             item = source(select([titled(ONE, "__ms_one")]), own_name("__ms_row"))
         has_comma = False
         for node in (*query.args.get("joins", ()), *query.args.get("laterals", ())):
             if has_comma and (bound := _looks_back(node)):
-                hint = "a comma binds less than a join: write CROSS JOIN, in the order you mean"
-                raise refused(f"{bound} behind a comma", node, self._translator.sql, hint)
+                hint = "a comma binds less tightly than a join: write CROSS JOIN, in the order you mean"
+                raise refused(f"{bound} after a comma", node, self._translator.sql, hint)
             has_comma = has_comma or not any(node.args.get(k) for k in ("side", "kind", "on", "using", "method"))
             joins.append(self._join(node))
         rows.set("from_", exp.From(this=item))
@@ -80,7 +80,7 @@ class FromClause:
         return list(dict.fromkeys(name for name, _ in left if name in right))
 
     def _merge(self, names: list[str], before: int, side: str, node: exp.Expr) -> Node:
-        """The condition of USING; its columns are one column from now on, to be called by their bare name."""
+        """The condition of USING; each pair of columns is one column from now on, referred to by its bare name."""
         sql, scope = self._translator.sql, self._scope
         tests, shared = [], {}
         left, right = scope.unqualified(scope.items[:before]), scope.items[before]
@@ -97,7 +97,7 @@ class FromClause:
             except RefusalError as e:
                 raise refused(f"USING ({name}) of {one.type} and {two.type}", node, sql, e.hint) from e
         scope.merged |= {(i.name, name) for i in scope.items for name in names if i.find(name) is not None}
-        # a name that comes again is a new column, and stands first
+        # a name that is merged again is a new column, and comes first
         scope.shared = shared | {n: v for n, v in scope.shared.items() if n not in shared}
         return and_(*tests) if tests else TRUE
 
@@ -135,8 +135,8 @@ class FromClause:
         parts = tuple(folded(p) for p in node.parts)
         columns = self._scope.ctes.get(parts[0]) if len(parts) == 1 else None
         if columns is None and len(parts) == 1 and any(n.lower() == parts[0].lower() for n in self._scope.ctes):
-            hint = f"there is a query of WITH that Spark takes for {parts[0]}: rename it"
-            raise RefusalError("a table and a query of WITH whose names differ only by case", hint)
+            hint = f"Spark would read a query of WITH instead of {parts[0]}: rename it"
+            raise RefusalError("a table and a query of WITH whose names differ only in case", hint)
         if columns is None:
             columns = self._columns(node, parts)
         table = _table_named(parts)
@@ -155,7 +155,7 @@ class FromClause:
         else:
             assert isinstance(found, Source)
             described = found.columns
-        # the columns of an attached database have PostgreSQL's own names: "Total" is another one than total
+        # the columns of an attached database have PostgreSQL's own names: "Total" is not total
         is_attached = len(split_name(found.id)) == 3
         names = [c.name if is_attached else fold(c.name) for c in described]
         native = dict(found.native_types)
@@ -198,7 +198,7 @@ class FromClause:
             found = set_returning.series(called, [expressions.translate(a) for a in function.expressions])
         offset = node.args.get("offset")
         with_ordinality = bool(offset or node.args.get("ordinality"))
-        if isinstance(offset, exp.Identifier):  # the parser takes the last column's name apart
+        if isinstance(offset, exp.Identifier):  # the parser keeps the last column's name separately
             names.append(folded(offset))
         title = folded(alias.this) if alias is not None and alias.this is not None else called
         columns = list(found.columns)
@@ -228,7 +228,7 @@ class FromClause:
     def _add(
         self, node: exp.Expr, columns: tuple[Output, ...], default: str | None = None, path: tuple[str, ...] = ()
     ) -> exp.TableAlias:
-        """Put an item into the scope; its alias, with the columns' names where they are given."""
+        """Add an item to the scope; returns its alias, with the columns' names where they are given."""
         alias = node.args.get("alias")
         given = alias.this if alias is not None else None
         title = folded(given) if given is not None else default
@@ -251,7 +251,7 @@ def _table_named(parts: tuple[str, ...]) -> exp.Table:
 
 
 def _looks_back(node: exp.Expr) -> str | None:
-    """A join that means another thing if there is more on its left side."""
+    """The kind of a join that would mean something else with more items on its left side."""
     side = node.args.get("side")
     if side in {"RIGHT", "FULL"}:
         return f"{side} JOIN"
@@ -259,7 +259,7 @@ def _looks_back(node: exp.Expr) -> str | None:
 
 
 def _merged(left: Value, right: Value, side: str) -> Value:
-    """The column that USING makes of two: the one that has the common type, unless it may be missing."""
+    """The column that USING makes of two: the one with the common type, unless an outer join may pad it."""
     (one, two), type_ = unify([left, right])
     if side == "FULL":
         return Value(fn("COALESCE", one.tree, two.tree), type_)

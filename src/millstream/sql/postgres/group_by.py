@@ -1,4 +1,4 @@
-"""GROUP BY: what its keys mean, and the clause as Spark's."""
+"""GROUP BY: what its keys mean, and the clause for Spark."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class GroupBy:
     """The keys of one SELECT.
 
     Args:
-        expressions: translates over the input.
-        items: its select list, which a key may name.
+        expressions: translates expressions over the input.
+        items: the select list; a key may name an item of it.
     """
 
     def __init__(self, expressions: Expressions, items: Items) -> None:
@@ -27,13 +27,13 @@ class GroupBy:
         self._sql = expressions.queries.sql
 
     def groups(self, group: exp.Group | None, rows: exp.Select) -> Groups | None:
-        """The table of groups, where one of them exists without rows: the empty set is among several."""
+        """The table of groups, if one of several grouping sets is empty: its group exists even without rows."""
         sets = sets_of(group) if group is not None else []
         if all(sets) or sets == [[]]:
             return None
         if self._expressions.scope.is_correlated:
             hint = "group in a subquery of FROM that does not, or leave the empty set out"
-            raise RefusalError("the empty grouping set in a subquery that refers to the query around it", hint)
+            raise RefusalError("the empty grouping set in a subquery that refers to the outer query", hint)
         keys: dict[Node, Value] = {}
         numbered: list[frozenset[int]] = []
         for nodes in sets:
@@ -51,8 +51,8 @@ class GroupBy:
         return value
 
     def clause(self, node: exp.Group) -> exp.Group:
-        """The clause as Spark's."""
-        # (a, b) are two columns here, as they are one set of GROUPING SETS
+        """The clause for Spark."""
+        # (a, b) is two columns here, but one set in GROUPING SETS
         listed = [x for e in node.expressions for x in (e.expressions if isinstance(e, exp.Tuple) else [e])]
         return exp.Group(expressions=[self._item(e) for e in listed])
 
@@ -68,7 +68,7 @@ class GroupBy:
         return number(values.index(value) + 1) if value in values else value.tree
 
     def _meant(self, node: exp.Expr) -> Value:
-        """What a key means: a place or a name in the select list, or else an expression over the input."""
+        """What a key means: a position or a name in the select list, or else an expression over the input."""
         if isinstance(node, exp.Literal) and not node.is_string:
             return self._by_place(node)
         name = folded(node.this) if isinstance(node, exp.Column) and not node.args.get("table") else None

@@ -1,8 +1,8 @@
-"""The table of groups of a GROUP BY with the empty set among its sets: a row of all rows, even if there are none.
+"""The groups, as a table, of a GROUP BY whose sets include the empty one, which has a group even without rows.
 
-To Spark the empty set among others is a grouping like any other: no rows, no group. So the groups of the other sets and
-the row of each empty one are computed apart, and the rest of the SELECT reads them as a table: its columns are the
-keys, what GROUPING says of them, and the aggregates.
+Spark treats an empty set among others like any other set: no rows, no group. So the groups of the other sets and the
+row of each empty one are computed separately, and the rest of the SELECT reads them as a table: its columns are the
+keys, their GROUPING flags, and the aggregates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CALLS = (exp.GroupConcat, exp.JSONObjectAgg, exp.JSONArrayAgg, exp.Filter, exp.
 
 
 def sets_of(group: exp.Group) -> list[list[exp.Expr]]:
-    """The sets of keys of a GROUP BY: each of one item with each of the others."""
+    """The sets of keys of a GROUP BY: each set of one item combined with each set of the others."""
     sets: list[list[exp.Expr]] = [[]]
     for item in group.expressions:
         own = _expanded(item)
@@ -63,7 +63,7 @@ def _unit(item: exp.Expr) -> list[exp.Expr]:
 
 @dataclass
 class Groups:
-    """The table of groups of one SELECT: its columns come up while the rest of the SELECT is translated.
+    """The table of groups of one SELECT; translating the rest of the SELECT adds its columns.
 
     Args:
         rows: a SELECT of only FROM and WHERE.
@@ -95,7 +95,7 @@ class Groups:
         return Value(_column("a", known.index(value.tree)), value.type)
 
     def table(self) -> exp.Subquery:
-        """The table, to read from."""
+        """The table as an item of FROM."""
         present = [keys for keys in self.sets if keys]
         branches = [self._of_sets(present)] if present else []
         branches += [self._of_all_rows()] * (len(self.sets) - len(present))
@@ -131,7 +131,7 @@ def _column(kind: str, number: int) -> Node:
 
 
 class OverGroups(Expressions):
-    """Translates the expressions of a SELECT over its groups; only what the queries around it read is in scope."""
+    """Translates the expressions of a SELECT over its groups; only the columns of outer queries are in scope."""
 
     def __init__(self, plain: Expressions, groups: Groups) -> None:
         super().__init__(plain.queries, Scope(outer=plain.scope.outer, ctes=plain.scope.ctes), plain.windows)
@@ -140,11 +140,11 @@ class OverGroups(Expressions):
 
     @property
     def visible(self) -> Scope:
-        """Whose columns `*` means."""
+        """The scope whose columns `*` stands for."""
         return self._plain.scope
 
     def listed(self, value: Value, node: exp.Expr) -> Value:
-        """A column that `*` means: a key."""
+        """A column that `*` stands for: it must be a key."""
         key = self._groups.key(value)
         if key is None:
             raise wrong("a column of * is not grouped", node, self.queries.sql, hint="name the columns")
@@ -154,7 +154,7 @@ class OverGroups(Expressions):
         """An expression over keys and aggregates.
 
         Raises:
-            MillstreamError: as of any expression; QUERY_INVALID where a column is neither grouped nor aggregated.
+            MillstreamError: as for any expression; QUERY_INVALID if a column is neither grouped nor aggregated.
         """
         if isinstance(node, exp.Anonymous) and str(node.this).lower() == "grouping":
             return self._grouping_of(node)

@@ -1,7 +1,7 @@
 """JSON_TABLE: rows and columns by paths, in the lax mode of SQL's JSON paths.
 
-A key looks into the elements of an array, and what is no array counts as an array of one. A path therefore leads to a
-list of items, each of which still has its marks.
+A key step looks into the elements of an array, and a value that is not an array counts as an array of one. So a path
+leads to a list of items, each of which still has its marks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Steps = list[str | int]
 
 
 def json_table(node: exp.JSONTable, translate: Callable[[exp.Expr], Value]) -> Series:
-    """JSON_TABLE(json, '$.path[*]' COLUMNS (...)): columns by simple paths; what is missing or does not fit is NULL."""
+    """JSON_TABLE(json, '$.path[*]' COLUMNS (...)): columns by simple paths; missing and unfit values are NULL."""
     for clause in ("error_handling", "empty_handling", "passing"):
         if node.args.get(clause):
             raise RefusalError(f"JSON_TABLE with {clause.split('_')[0].upper()} ...")
@@ -76,7 +76,7 @@ def json_table(node: exp.JSONTable, translate: Callable[[exp.Expr], Value]) -> S
 
 
 def _items(items: Node, path: Steps) -> Node:
-    """What a path leads to from each of some items."""
+    """The items that a path leads to from each of the given items."""
     listed, is_array = strings_in(ITEM), starts_with(ITEM, "[")
     for step in path:
         unwrapped = fn("FLATTEN", each(items, when(is_array, listed, array(ITEM))))
@@ -107,7 +107,7 @@ def _column(node: exp.Expr, translate: Callable[[exp.Expr], Value]) -> tuple[Out
     if not (type_.is_number or type_.is_json or type_ in {t.TEXT, t.BOOLEAN}):
         raise RefusalError(f"a column of type {type_} in JSON_TABLE", "take it as text and cast it")
     if kind.this is exp.DType.VARCHAR and kind.expressions:
-        hint = "take it as text: what is too long is an error, and NULL"
+        hint = "take it as text: a value that is too long is an error, and so becomes NULL"
         raise RefusalError(f"a column of type {kind.sql(dialect='postgres').lower()} in JSON_TABLE", hint)
     given = node.args.get("path")
     found = _items(array(OTHER), _steps(given) if isinstance(given, exp.Expr) else [name])
@@ -122,19 +122,19 @@ def _column(node: exp.Expr, translate: Callable[[exp.Expr], Value]) -> tuple[Out
 
 
 def _only(items: Node, several: Node) -> Node:
-    """The item, if there is one; `several` stands for more than one."""
+    """The item, if there is one; `several` if there are more."""
     return let(items, cases((0, NULL), (1, fn("GET", ITEM, 0)), of=fn("SIZE", ITEM), otherwise=several))
 
 
 def _scalar(found: Node, type_: t.Type, empty: Node, error: Node) -> Node:
-    """What JSON_VALUE makes of what was found.
+    """The item that was found, as JSON_VALUE returns it.
 
     Args:
         empty: the value if nothing was found.
-        error: the value if an object or array was found, or what does not fit.
+        error: the value if an object, an array or a value of another type was found.
     """
     bare: Node = unmarked(ITEM)
-    if type_ == t.TEXT:  # PostgreSQL's of a boolean is t or f
+    if type_ == t.TEXT:  # PostgreSQL prints a boolean as t or f
         bare = cases((text("true"), text("t")), (text("false"), text("f")), of=bare, otherwise=bare)
     scalar = cases((starts_with(ITEM, BARE), bare), (starts_with(ITEM, STRING), unmarked(ITEM)))
     branches: list[tuple[Node, Node]] = [(op(ITEM, "=", text(f"{BARE}null")), NULL)]
@@ -154,7 +154,7 @@ def _read(shown: Node, type_: t.Type) -> Node:
 
 
 def _otherwise(node: exp.JSONColumnDef, event: str, type_: t.Type, translate: Callable[[exp.Expr], Value]) -> Node:
-    """The value that ON EMPTY or ON ERROR asks for."""
+    """The value that ON EMPTY or ON ERROR specifies."""
     given = node.args.get(event)
     if isinstance(given, exp.Expr):
         return coerce(translate(given), type_).tree
@@ -164,13 +164,13 @@ def _otherwise(node: exp.JSONColumnDef, event: str, type_: t.Type, translate: Ca
 
 
 def _steps(path: exp.Expr | None) -> Steps:
-    """`$.a[*].b[0]` in steps."""
+    """The steps of a path like `$.a[*].b[0]`."""
     written = path.name if path is not None else "$"
     body = written.strip().removeprefix("lax ").strip()
     out: Steps = []
     position = 1
     if not body.startswith("$"):
-        raise RefusalError(f"the JSON path {written!r}", "only lax paths of $.key, [0] and [*] are known")
+        raise RefusalError(f"the JSON path {written!r}", "only lax paths of $.key, [0] and [*] are supported")
     for found in re.finditer(r'\.(\w+)|\."([^"]+)"|\[(\*|\d+)\]', body):
         if found.start() != position:
             break
@@ -178,5 +178,5 @@ def _steps(path: exp.Expr | None) -> Steps:
         index = found.group(3)
         out.append("*" if index == "*" else int(index) if index else found.group(1) or found.group(2))
     if position != len(body):
-        raise RefusalError(f"the JSON path {written!r}", "only $.key, [0] and [*] are known")
+        raise RefusalError(f"the JSON path {written!r}", "only $.key, [0] and [*] are supported")
     return out

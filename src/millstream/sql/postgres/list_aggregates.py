@@ -1,4 +1,4 @@
-"""Aggregates that make a list: of texts, an array, or JSON."""
+"""Aggregates that collect values: into a text, an array, or JSON."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _string_agg(call: Call) -> Value:
 def _array_agg(call: Call) -> Value:
     x = argument_of(call)
     if x.type.element is not None:
-        raise RefusalError("array_agg of arrays", "arrays have one dimension here")
+        raise RefusalError("array_agg of arrays", "only arrays of one dimension are supported")
     x = coerce(x, t.TEXT) if x.type.name == "unknown" else x
     return Value(_some(call, sorted_list(call, x)), array_of(x.type))
 
 
 def _some(call: Call, result: Node) -> Node:
-    """NULL for no rows, where Spark has an empty list."""
+    """NULL for no rows, for which Spark returns an empty list."""
     return when(op(call.invoke("COUNT", STAR, distinct=False), ">", 0), result)
 
 
@@ -60,7 +60,7 @@ def _json_agg(type_: t.Type) -> Callable[[Call], Value]:
         if call.distinct:
             raise RefusalError(f"{call.name} with DISTINCT")
         if x.type.element is not None and type_ == t.JSON:
-            raise RefusalError(f"{call.name} of {x.type}", "use jsonb_agg: json_agg puts them on lines")
+            raise RefusalError(f"{call.name} of {x.type}", "use jsonb_agg: json_agg prints one array per line")
         space = " " if type_ == t.JSONB else ""
         listed = sorted_list(call, x)
         if call.absent:
@@ -83,8 +83,8 @@ def _json_object_agg(call: Call) -> Value:
 
 
 def _jsonb_object_agg(call: Call) -> Value:
-    """Keys in jsonb's order. Which of several values of a key PostgreSQL keeps depends on the order of rows: here, an
-    error.
+    """Keys in jsonb's order. Several values of a key are an error: which one PostgreSQL keeps depends on the order of
+    rows.
     """
     if len(call.args) != 2 or call.order or call.distinct:
         raise RefusalError(f"{call.name} with such arguments")
@@ -100,7 +100,7 @@ def _jsonb_object_agg(call: Call) -> Value:
 
 
 def _present(call: Call, value: Value, entry: Node) -> Node:
-    """An entry, or NULL where ABSENT ON NULL leaves it out: COLLECT_LIST does, too."""
+    """An entry, or NULL where ABSENT ON NULL leaves it out, because COLLECT_LIST skips NULLs."""
     return when(is_not_null(value.tree), entry) if call.absent else entry
 
 

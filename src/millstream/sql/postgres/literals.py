@@ -1,4 +1,4 @@
-"""Literals of the query: strings, which have no type at first, and numbers, whose size decides theirs."""
+"""Literals of the query: strings, which have no type at first, and numbers, whose size determines their type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.sql.postgres.types import BIGINT, INTEGER, MAX_DIGITS, UNKNOWN, 
 
 
 def unknown_literal(value: str) -> Value:
-    """A string literal, of no type yet."""
+    """A string literal, which has no type yet."""
     return Value(text(value), UNKNOWN, constant=value)
 
 
@@ -36,7 +36,7 @@ def number_literal(written: str) -> Value | None:
 
 
 def numeric_literal(written: str) -> Value | None:
-    """A quoted number as a numeric of just the digits it has; None if it is no number, or too long for DECIMAL.
+    """A quoted number as a numeric with exactly its digits; None if it is not a number, or too long for DECIMAL.
 
     >>> numeric_literal(" -12.50 ").tree.sql(), numeric_literal("1e3").tree.sql(), numeric_literal("NaN")
     ("CAST('-12.50' AS DECIMAL(4, 2))", "CAST('1000' AS DECIMAL(4, 0))", None)
@@ -53,7 +53,7 @@ def numeric_literal(written: str) -> Value | None:
 
 
 def _digits(written: str) -> tuple[str, str] | None:
-    """The digits before the point and behind it; None where there are far too many."""
+    """The digits before and after the decimal point; None if there are far too many."""
     mantissa, _, exponent = written.lower().partition("e")
     whole, _, fraction = mantissa.partition(".")
     if exponent:

@@ -1,7 +1,7 @@
 """The names a query can use, with PostgreSQL's types.
 
-Unquoted names are folded as PostgreSQL folds them; quoted ones are as they are. Spark ignores the case of both, so that
-what differs only by it is given another name in Spark's query, or refused.
+Unquoted names are folded as PostgreSQL folds them; quoted names stay as they are. Spark ignores the case of both, so
+names that differ only in case are replaced in Spark's query, or refused.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something of a FROM clause: its name there, and its columns.
+    """An item of a FROM clause: its name there, and its columns.
 
     Args:
-        is_scalar: a function that gives values, not rows: its name alone means the value.
-        path: of a table without an alias, its schema and database, by which its columns may be qualified, too.
-        alias: its name in Spark's query, where that is another one.
+        is_scalar: a function that returns values, not rows: its name alone means the value.
+        path: for a table without an alias, its schema and database, which may also qualify its columns.
+        alias: its name in Spark's query, if that differs.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Item:
         return next((c for c in self.columns if c.name == column), None)
 
     def has_twin(self, column: str) -> bool:
-        """Whether another column has that name in another case, so that Spark cannot distinguish the two."""
+        """Whether another column has this name in another case, so that Spark cannot distinguish the two."""
         return sum(c.name.lower() == column.lower() for c in self.columns) > 1 and self.find(column) is not None
 
     def value(self, column: Output) -> Value:
@@ -68,21 +68,21 @@ class Item:
 
 @dataclass
 class Scope:
-    """What a SELECT reads, and what the queries around it read."""
+    """What a SELECT reads, and what its outer queries read."""
 
     items: list[Item] = field(default_factory=list)
     outer: Scope | None = None
     shared: dict[str, Value] = field(default_factory=dict)
     """Columns that joins USING have merged, by name, those of the last join first."""
     merged: set[tuple[str, str]] = field(default_factory=set)
-    """What they were before: item and column. These are found by their qualified names only."""
+    """The item and column of each merged column. These are found by their qualified names only."""
     ctes: Mapping[str, tuple[Output, ...]] = field(default_factory=dict)
     """The queries of WITH that can be read here."""
     is_correlated: bool = False
-    """Whether something here, or in a query inside, was found to be of a query around it."""
+    """Whether a name here, or in a query inside, refers to an outer query."""
 
     def alias_for(self, name: str) -> str | None:
-        """Another name for an item in Spark's query, if one here or around it has its name in another case."""
+        """Another name for an item in Spark's query, if an item here or further out has its name in another case."""
         scope: Scope | None = self
         while scope is not None:
             if any(item.name != name and item.name.lower() == name.lower() for item in scope.items):
@@ -91,7 +91,7 @@ class Scope:
         return None
 
     def unqualified(self, items: Sequence[Item] | None = None) -> list[tuple[str, Value]]:
-        """The columns that `*` means, in its order, and that a bare name can mean; of all items, or of some."""
+        """The columns that `*` or a bare name can refer to, in the order of `*`; of all items, or of some."""
         rest = [
             (c.name, i.value(c))
             for i in (self.items if items is None else items)
@@ -101,7 +101,7 @@ class Scope:
         return [*self.shared.items(), *rest]
 
     def candidates(self, column: str, table: str | None, path: Sequence[str] = ()) -> Iterator[tuple[Item, Output]]:
-        """Columns of that name in this SELECT; `path` is what stands before the table's name."""
+        """Columns of that name in this SELECT; `path` is the qualifier before the table's name."""
         for item in self.items:
             if table is not None and item.name != table:
                 continue

@@ -1,7 +1,7 @@
 """The nodes of a parsed text that the translation knows, with the arguments it looks at.
 
-The rules of `expressions` say what becomes of a node where it stands in an expression. This list is wider: it has every
-node, wherever it stands, and what is not on it cannot be part of a translated text.
+The rules of `expressions` translate the nodes that may occur in an expression. This list is wider: it has the nodes of
+all clauses, and a node that is not on it cannot be part of a translated text.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ QUERIES: Mapping[type[exp.Expr], Arguments] = {
     exp.Offset: arguments("expression", "this expressions"),
     exp.Fetch: arguments("direction count limit_options"),
     exp.LimitOptions: arguments("percent rows with_ties"),
-    exp.Hint: _LIST,  # a comment to PostgreSQL
+    exp.Hint: _LIST,  # PostgreSQL reads hints as comments
 }
 """Queries and their clauses."""
 
@@ -104,7 +104,7 @@ EXPRESSIONS: Mapping[type[exp.Expr], Arguments] = {
     exp.BitwiseNot: _ONE,
     exp.Sqrt: _ONE,
     exp.Cbrt: _ONE,
-    # what `safe` and `typed` say is true of the dialect, not of the text
+    # the parser derives `safe` and `typed` from the dialect, not from the text
     exp.Div: arguments("this expression typed safe"),
     exp.DPipe: arguments("this expression safe"),
     exp.ArrayOverlaps: arguments("this expression", "null_safe"),
@@ -133,7 +133,7 @@ EXPRESSIONS: Mapping[type[exp.Expr], Arguments] = {
     exp.JSONKeyValue: _TWO,
     exp.JSONTable: arguments("this schema path error_handling empty_handling"),
     exp.JSONSchema: _LIST,
-    # the last three are of our own reader
+    # our own parser adds the last three
     exp.JSONColumnDef: arguments("this kind path nested_schema ordinality format_json exists empty error"),
     exp.GroupConcat: arguments("this separator", "on_overflow"),
     exp.Filter: _TWO,
@@ -161,26 +161,26 @@ EXPRESSIONS: Mapping[type[exp.Expr], Arguments] = {
     ),
     exp.JSONBExtractScalar: arguments("this expression", "json_type"),
 }  # fmt: skip
-"""Expressions, and what stands inside of them."""
+"""Expressions and their parts."""
 
 NODES: Registry = {**QUERIES, **EXPRESSIONS}
 
 OWN = {exp.JSONColumnDef: {"exists", "empty", "error"}}
-"""Arguments that only our reader gives a node."""
+"""Arguments that only our own parser gives to a node."""
 
 _NAMES: dict[tuple[type[exp.Expr], str], str] = {
     (exp.Select, "into"): "SELECT INTO",
     (exp.Select, "kind"): "SELECT AS",
     (exp.With, "search"): "SEARCH",
     (exp.With, "cycle"): "CYCLE",
-    (exp.Group, "grouping_sets"): "GROUPING SETS behind the keys",
+    (exp.Group, "grouping_sets"): "GROUPING SETS after the keys",
     (exp.Group, "rollup"): "WITH ROLLUP",
     (exp.Group, "cube"): "WITH CUBE",
     (exp.Group, "totals"): "WITH TOTALS",
     (exp.ColumnDef, "kind"): "a column definition list",
     (exp.Limit, "limit_options"): "LIMIT ... PERCENT or WITH TIES",
     (exp.Limit, "expressions"): "LIMIT ... BY",
-    (exp.Limit, "this"): "LIMIT behind a query in parentheses here",
+    (exp.Limit, "this"): "LIMIT after a query in parentheses here",
     (exp.Values, "order"): "VALUES ... ORDER BY",
     (exp.Values, "limit"): "VALUES ... LIMIT",
     (exp.Values, "offset"): "VALUES ... OFFSET",
@@ -199,7 +199,7 @@ _CLAUSES = {
 }
 _HINTS = {
     "SEARCH": "add a column with the path or the depth to the recursion, and sort by it when you read the table",
-    "CYCLE": "add a column with the path to the recursion, and stop where the path has the row already",
+    "CYCLE": "add a column with the path to the recursion, and stop where the path already contains the row",
     "GROUP BY DISTINCT": "write GROUPING SETS with each set once",
     "VALUES ... ORDER BY": "write SELECT ... FROM (VALUES ...)",
     "VALUES ... LIMIT": "write SELECT ... FROM (VALUES ...)",
@@ -218,7 +218,7 @@ def refuse_arguments(tree: exp.Expr, sql: str) -> None:
 
 
 def refuse_nodes(tree: exp.Expr, sql: str) -> None:
-    """Refuse what is still there of other kinds, once a text is translated: nothing has looked at it.
+    """Refuse nodes of other kinds that remain after a text has been translated: no rule has looked at them.
 
     Raises:
         MillstreamError: UNSUPPORTED_SQL.

@@ -1,4 +1,4 @@
-"""Two operands compared: their common type, rows and intervals included; and what ANY and ALL stand before."""
+"""Comparing two operands in their common type, including rows and intervals; and the operands of ANY and ALL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compare(operator: str, left: Value, right: Value) -> Value:
         assert one is not None
         assert two is not None
         return Value(op(one.span, operator, two.span), t.BOOLEAN)
-    if left.type.is_integer and right.type.is_integer:  # both compare these by value
+    if left.type.is_integer and right.type.is_integer:  # PostgreSQL and Spark compare these by value
         return Value(op(left.tree, operator, right.tree), t.BOOLEAN)
     (a, b), type_ = compared(left, right)
     refuse_comparison(type_)
@@ -38,12 +38,12 @@ def compare(operator: str, left: Value, right: Value) -> Value:
         raise RefusalError(f"a comparison of {type_}")
     refuse_order(operator, type_)
     if type_.element is not None and operator not in {"=", "<>"}:
-        raise RefusalError(f"{type_} {operator} {type_}", "Spark sorts NULLs inside of arrays before other elements")
+        raise RefusalError(f"{type_} {operator} {type_}", "Spark sorts NULLs inside arrays before other elements")
     return Value(op(a.tree, operator, b.tree), t.BOOLEAN)
 
 
 def refuse_order(operator: str, type_: t.Type) -> None:
-    """Refuse to ask which of two enums is less."""
+    """Refuse to compare enums by order."""
     if type_.name == "enum" and operator not in {"=", "<>"}:
         raise RefusalError(f"{type_} {operator} {type_}", "an enum is ordered as it was declared: use CASE, or ::text")
 
@@ -65,7 +65,7 @@ def _rows(operator: str, left: Value, right: Value) -> Value:
 
 
 def maybe_not(node: exp.Expr, test: Node) -> Value:
-    """The test, or its negation where the node has a NOT of its own."""
+    """The test, or its negation if the node includes a NOT."""
     return Value(not_(test) if node.args.get("negate") else test, t.BOOLEAN)
 
 

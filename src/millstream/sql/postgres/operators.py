@@ -1,4 +1,4 @@
-"""`||` and the operators of bits."""
+"""`||` and the bitwise operators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def concatenation(self: Expressions, node: exp.DPipe) -> Value:
 
 
 def _of_arrays(left: Value, right: Value) -> Value:
-    """Beside an array, a literal or NULL without a type is an array, too; anything else is an element."""
+    """Next to an array, a literal or NULL without a type is also an array; anything else is an element."""
     if left.type.element is None and left.type.name != "unknown":
         return call("array_prepend", [left, right])
     if right.type.element is None and right.type.name != "unknown":
@@ -58,7 +58,7 @@ def _shifted(name: str, x: Value, by: Value) -> Value:
     shifted: Node = fn(name, x.tree, by.tree)
     if x.type != t.SMALLINT:
         return Value(shifted, x.type)
-    kept = fn("SHIFTRIGHT", fn("SHIFTLEFT", shifted, 16), 16)  # Spark's is an INT: what is beyond 16 bits is lost
+    kept = fn("SHIFTRIGHT", fn("SHIFTLEFT", shifted, 16), 16)  # Spark returns an INT: cut it to 16 bits
     return Value(cast(kept, t.SMALLINT), t.SMALLINT)
 
 

@@ -1,4 +1,4 @@
-"""What stands behind a query: ORDER BY, LIMIT, FETCH and OFFSET."""
+"""The clauses at the end of a query: ORDER BY, LIMIT, FETCH and OFFSET."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Items = Sequence[tuple[str, Value]]
 
 
 class OrderAndLimit:
-    """The clauses behind one query.
+    """The ORDER BY, LIMIT, FETCH and OFFSET of one query.
 
     Args:
         node: the query as it was written.
-        sql: the text it stands in.
+        sql: the text that contains it.
     """
 
     def __init__(self, node: exp.Expr, sql: str) -> None:
@@ -31,7 +31,7 @@ class OrderAndLimit:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are none."""
+        """Whether the query has none of these clauses."""
         return not any(self._node.args.get(clause) for clause in ("order", "limit", "offset"))
 
     @property
@@ -42,11 +42,11 @@ class OrderAndLimit:
     def add_to(
         self, query: exp.Query, columns: Sequence[Output], expressions: Expressions | None = None, items: Items = ()
     ) -> None:
-        """Give them to the translated query.
+        """Add the clauses to the translated query.
 
         Args:
-            columns: the query's own.
-            expressions: translates what is not one of them; None where only these can be meant.
+            columns: the query's columns.
+            expressions: translates sort keys that are not among them; None if only these are allowed.
             items: the select list, to which DISTINCT restricts ORDER BY.
         """
         if order := self._node.args.get("order"):
@@ -64,7 +64,7 @@ class OrderAndLimit:
     def _sort_value(
         self, node: exp.Expr, columns: Sequence[Output], expressions: Expressions | None, listed: Items | None
     ) -> Value:
-        """What an ORDER BY sorts by; under DISTINCT, `listed` are all it can be."""
+        """What an ORDER BY sorts by; under DISTINCT, only an item of `listed`."""
         if isinstance(node, exp.Literal) and str(node.this).isdigit() and not node.is_string:
             if not 1 <= int(node.this) <= len(columns):
                 raise wrong(f"ORDER BY position {node.this} is not in the select list", node, self._sql)
@@ -98,4 +98,4 @@ class OrderAndLimit:
     def _whole(self, node: exp.Expr, what: str) -> int:
         if isinstance(node, exp.Literal) and str(node.this).isdigit():
             return int(node.this)
-        raise refused(f"{what} of what is not a number", node, self._sql)
+        raise refused(f"{what} with anything but a number", node, self._sql)

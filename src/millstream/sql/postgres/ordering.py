@@ -1,4 +1,4 @@
-"""ORDER BY: NULLs are greater than everything, in PostgreSQL, unless it is said otherwise."""
+"""ORDER BY: in PostgreSQL, NULLs are greater than all values unless the query says otherwise."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Key:
 
     @property
     def tree(self) -> exp.Ordered:
-        """As Spark orders, always with the place of the NULLs."""
+        """The key for Spark, always with an explicit position of NULLs."""
         return ordered(self.value.tree, descending=self.descending, nulls_first=self.nulls_first)
 
 
@@ -62,9 +62,9 @@ def key_of(node: exp.Expr, value: Value) -> Key:
 
 
 def sorted_list(call: Call, x: Value) -> Node:
-    """The values of an aggregate as a list, NULLs kept, in its order or its window's; without one, in the values' own.
+    """The values of an aggregate as a list with NULLs, in the order of its ORDER BY or window, else sorted by value.
 
-    Any order is right then; a fixed one gives the same result at each refresh.
+    Without an ORDER BY any order is valid; a fixed one gives the same result at each refresh.
     """
     keys = call.order or [*call.window_order, Key(x, descending=False, nulls_first=False)]
     fields: list[tuple[str, Node]] = []

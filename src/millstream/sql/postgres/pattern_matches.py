@@ -28,7 +28,7 @@ def like(self: Expressions, node: exp.Binary, escape_by: str = "\\") -> Value:
         operand, every = found
         if isinstance(operand, exp.Query):
             raise RefusalError(f"{word} ANY (SELECT ...)", "use EXISTS")
-        negated = bool(node.args.get("negate"))  # of each pattern, not of the whole test
+        negated = bool(node.args.get("negate"))  # NOT applies to each pattern, not to the whole test
         return quantified(word, value, self.translate(operand), every=every, negated=negated)
     pattern = coerce(self.translate(node.expression), t.TEXT)
     wanted: Node = pattern.tree
@@ -40,7 +40,7 @@ def like(self: Expressions, node: exp.Binary, escape_by: str = "\\") -> Value:
 
 
 def _like_pattern(pattern: str, escape: str) -> str:
-    """With backslashes, before wildcards only: Spark refuses them before other characters."""
+    """The pattern with backslashes before wildcards only: Spark refuses them before other characters."""
     out, i = "", 0
     while i < len(pattern):
         char = pattern[i]

@@ -1,9 +1,9 @@
-"""Patterns of LIKE, SIMILAR TO and of regular expressions, as Java's regular expressions.
+"""Patterns of SIMILAR TO and of regular expressions, as Java's regular expressions.
 
-Letters are Unicode's, digits are 0 to 9. PostgreSQL's `.` also takes a newline and its `$` is the very end. Where
-several matches are possible, PostgreSQL takes the longest and Java the first that works: it makes no difference to
-whether there is one, but to what is replaced or extracted, so that there `|` and lazy quantifiers are refused, and a
-repeated group behind a repeated character that it can begin with.
+Letters are those of Unicode, digits are 0 to 9. PostgreSQL's `.` also matches a newline, and its `$` only the very end.
+Where several matches are possible, PostgreSQL takes the longest and Java the first that works. That does not change
+whether there is a match, but what is replaced or extracted. There, `|` and lazy quantifiers are refused, and so is a
+repeated group after a repeated character that it can begin with.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _CLASSES = {
     "print": r"\p{Print}",
     "xdigit": r"\p{XDigit}",
 }
-# Escapes that mean the same in both.
+# Escapes that mean the same to PostgreSQL and Java.
 _ESCAPES = set("wWsSntrf") | set(".*+?()[]{}|^$\\/-&'\"@#%!:;,<>=~_ ")
 
 
 def to_java(pattern: str, *, ignore_case: bool = False, extracts: bool = False) -> str:
-    """A regular expression of PostgreSQL's.
+    """A PostgreSQL regular expression, translated to Java.
 
     Args:
         extracts: what is matched matters, not only whether there is a match.
@@ -122,7 +122,7 @@ def _bracket(pattern: str, i: int) -> tuple[str, int]:
 
 
 def groups_of(pattern: str) -> int:
-    """The number of groups that keep what they match.
+    """The number of capturing groups.
 
     >>> groups_of(r"(a)(?:b)\\(([)(])")
     2
@@ -140,11 +140,11 @@ def has_optional_group(pattern: str) -> bool:
 _ATOM = r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|[^\\()\[\]?*+{}|]"
 _TOKEN = re.compile(rf"\(\?:|\(|\)|[?*+]|\{{\d+(?:,\d*)?\}}|{_ATOM}", re.DOTALL)
 _SAMPLE = [chr(c) for c in range(9, 256)] + ["ß", "Ω", "中", "٣"]
-"""Characters to try what an atom takes."""
+"""Characters for testing what an atom matches."""
 
 
 def may_match_nothing(pattern: str) -> bool:
-    """Whether a regular expression of PostgreSQL's can match between two characters.
+    """Whether a PostgreSQL regular expression can match between two characters.
 
     >>> may_match_nothing(r"\\s*"), may_match_nothing(r"\\y"), may_match_nothing("a+,?")
     (True, True, False)
@@ -157,7 +157,7 @@ def may_match_nothing(pattern: str) -> bool:
 
 
 def _as_python(pattern: str) -> str:
-    """Near enough for what is asked of it here: classes of Unicode's are letters, digits and marks."""
+    """The pattern for Python's `re`, close enough for the tests here: Unicode's classes become word characters."""
     named = re.sub(r"\[:(\w+):\]", lambda m: {"digit": "0-9", "space": r"\s"}.get(m.group(1), r"\w"), pattern)
     return re.sub(r"\\p\{(\w+)\}", lambda m: "!-/:-@" if m.group(1) == "IsPunctuation" else r"\w", named).replace(
         "\\z", ""
@@ -165,7 +165,7 @@ def _as_python(pattern: str) -> str:
 
 
 def _is_greedy_too_early(java: str) -> bool:
-    """Whether a repetition may take a character that the repeated group behind it could begin a longer match with."""
+    """Whether a repetition may take a character with which the repeated group after it could begin a longer match."""
     tokens = _TOKEN.findall(java)
     opened: list[int] = []
     for i, token in enumerate(tokens):
@@ -214,7 +214,7 @@ def similar_to_java(pattern: str) -> str:
 
 
 def replacement_to_java(text: str, shift: int = 0) -> str:
-    r"""A replacement: `\1` and `\&` become `$1` and `$0`, counted on by `shift` groups.
+    r"""A replacement: `\1` and `\&` become `$1` and `$0`, with numbers increased by `shift`.
 
     >>> replacement_to_java(r"<\1> costs $5")
     '<$1> costs \\$5'
@@ -230,7 +230,7 @@ def replacement_to_java(text: str, shift: int = 0) -> str:
             out.append(f"${int(two[1]) + shift}")
             i += 2
         elif two == "\\&":
-            out.append(f"${shift}")  # the whole match is the last of the groups put around it
+            out.append(f"${shift}")  # the last of the groups added around the pattern is the whole match
             i += 2
         elif two == "\\\\":
             out.append("\\\\")
@@ -242,4 +242,4 @@ def replacement_to_java(text: str, shift: int = 0) -> str:
 
 
 def _refused(pattern: str, what: str) -> RefusalError:
-    return RefusalError(f"the regular expression {pattern!r} ({what})", "write it without")
+    return RefusalError(f"the regular expression {pattern!r} ({what})", "write it without that")

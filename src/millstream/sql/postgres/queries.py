@@ -1,4 +1,4 @@
-"""Queries: SELECT, set operations, WITH, and what PostgreSQL calls their columns."""
+"""Queries: SELECT, set operations and WITH, with PostgreSQL's names for their columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millstream.sql.postgres.spark_queries import select, source, table_alias, t
 from millstream.sql.sources import Analyzer, Sources
 
 Translated = tuple[exp.Query, tuple[Output, ...]]
-"""A query as Spark's, and its columns."""
+"""A query, translated to Spark, and its columns."""
 Ctes = Mapping[str, tuple[Output, ...]]
 
 
@@ -35,14 +35,14 @@ class Translator:
         self.notices: list[str] = []
 
     def subquery(self, node: exp.Expr, outer: Scope) -> Translated:
-        """A query inside of an expression."""
+        """A query inside an expression."""
         return self.query(node, outer, outer.ctes)
 
     def query(self, node: exp.Expr, outer: Scope | None, ctes: Ctes, *, in_set: bool = False) -> Translated:
-        """A query as Spark's, and its columns.
+        """A query, translated to Spark, and its columns.
 
         Args:
-            in_set: a side of a set operation, which decides what literals without a type are.
+            in_set: the query is a side of a set operation, which determines the type of literals without one.
         """
         try:
             with_, ctes = self._with(node.args.get("with_"), outer, ctes)
@@ -89,7 +89,7 @@ class Translator:
         for cte in node.expressions:
             name = folded(cte.args["alias"].this)
             if any(other != name and other.lower() == name.lower() for other in known):
-                raise refused("queries of WITH whose names differ only by case", cte, self.sql, "rename one of them")
+                raise refused("queries of WITH whose names differ only in case", cte, self.sql, "rename one of them")
             given = [folded(c) for c in cte.args["alias"].args.get("columns") or ()]
             body = cte.this
             start: tuple[Output, ...] | None = None
@@ -111,7 +111,7 @@ class Translator:
         left, left_columns = self.query(node.this, outer, ctes, in_set=True)
         right, right_columns = self.query(node.expression, outer, ctes, in_set=True)
         if len(left_columns) != len(right_columns):
-            raise wrong("both sides of a set operation need as many columns", node, self.sql)
+            raise wrong("both sides of a set operation need the same number of columns", node, self.sql)
         wanted = []
         for one, two in zip(left_columns, right_columns, strict=True):
             type_ = t.common([_type_beside(one, two), _type_beside(two, one)])
@@ -133,7 +133,7 @@ class Translator:
 
 
 def _with_types(query: exp.Query, columns: tuple[Output, ...], wanted: tuple[t.Type, ...]) -> Translated:
-    """The same query with its columns cast, where they have other types."""
+    """The same query with its columns cast to the wanted types."""
     result = tuple(Output(c.name, type_) for c, type_ in zip(columns, wanted, strict=True))
     if all(_alike(c.type, type_) for c, type_ in zip(columns, wanted, strict=True)):
         return query, result
@@ -146,7 +146,7 @@ def _with_types(query: exp.Query, columns: tuple[Output, ...], wanted: tuple[t.T
 
 
 def _type_beside(column: Output, other: Output) -> t.Type:
-    """A column's type; a literal's has the digits it is written with."""
+    """A column's type; that of a literal has exactly the digits of the literal."""
     return beside(unknown_literal(column.constant), other.type).type if column.constant is not None else column.type
 
 
@@ -170,7 +170,7 @@ def _reads(node: exp.Expr, name: str) -> bool:
 
 
 def _side(node: exp.Expr, query: exp.Query) -> exp.Query:
-    """A side of a set operation: in parentheses where it had them, or has become more than a plain SELECT."""
+    """A side of a set operation: in parentheses if it had them, or if it is more than a plain SELECT now."""
     if isinstance(query, exp.Subquery) and isinstance(node, exp.Subquery):
         return query
     is_bare = isinstance(node, exp.Select | exp.SetOperation) and not (

@@ -1,7 +1,7 @@
-"""A query of PostgreSQL's dialect as PostgreSQL itself runs it: the user's own text over other tables.
+"""A query in PostgreSQL's dialect for PostgreSQL itself to run: the user's own text over other tables.
 
-It works on the text, not on a tree printed again. So PostgreSQL's answer is an independent one: what our parser
-misreads, it misreads for the translation only.
+It works on the text, not on a tree that is printed again. So PostgreSQL's answer is independent: a mistake of our
+parser affects only the translation.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _OPEN_CLAUSES = {"fetch", "limit", "offset", "rows"}
 
 
 def over_tables(text: str, table: Callable[[tuple[str, ...]], str], moment: datetime) -> str:
-    """The text over other tables, at a moment, with lists in our order where the text leaves it open.
+    """The text over other tables, at a fixed time, with lists in our order where the text leaves it open.
 
     Args:
-        table: the SQL to stand for the table of that name, e.g. a query in parentheses.
+        table: the SQL that replaces the table of that name, e.g. a query in parentheses.
 
     Raises:
         MillstreamError: SYNTAX_ERROR.
@@ -61,7 +61,7 @@ def over_tables(text: str, table: Callable[[tuple[str, ...]], str], moment: date
 
 
 def quoted(name: str) -> str:
-    """A name for PostgreSQL.
+    """A name, quoted for PostgreSQL.
 
     >>> quoted('a"b')
     '"a""b"'
@@ -71,23 +71,23 @@ def quoted(name: str) -> str:
 
 
 def unanswerable(text: str) -> str | None:
-    """What in a query gives another answer each time or in each session, or calls functions of users; else None.
+    """A part of a query whose result differs between calls or sessions, or that is user-defined; None without one.
 
     >>> unanswerable("SELECT random() FROM t"), unanswerable("SELECT * FROM public.unnest(a)")
-    ('random() is another value each time', 'public.unnest is not a function of PostgreSQL itself')
+    ('random() returns another value each time', 'public.unnest is not a built-in function of PostgreSQL')
     >>> unanswerable("SELECT lower(a) FROM t")
     """
     for node in parse_postgres(text).walk():
         if isinstance(node, _OF_THE_SESSION):
-            return f"{node.sql(dialect='postgres')} is another value in each session"
+            return f"{node.sql(dialect='postgres')} returns another value in each session"
         if isinstance(node, exp.Operator):
-            return "OPERATOR(...) may be an operator of others"
+            return "OPERATOR(...) may be a user-defined operator"
         if isinstance(node, exp.Anonymous) and str(node.this).lower() in _NOT_REPEATABLE:
-            return f"{str(node.this).lower()}() is another value each time"
+            return f"{str(node.this).lower()}() returns another value each time"
         schema = _schema_of_function(node)
         if schema is not None and folded(schema) != "pg_catalog":
             name = node.this.name if isinstance(node, exp.Table) else node.expression.name
-            return f"{folded(schema)}.{name} is not a function of PostgreSQL itself"
+            return f"{folded(schema)}.{name} is not a built-in function of PostgreSQL"
     return None
 
 
@@ -107,7 +107,7 @@ def open_constructs(text: str) -> list[str]:
 
 
 def _schema_of_function(node: exp.Expr) -> exp.Expr | None:
-    """What stands before the name of a function."""
+    """The schema that qualifies the name of a function."""
     if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
         schema: exp.Expr = node.this
         return schema
@@ -140,7 +140,7 @@ def _tables(text: str, table: Callable[[tuple[str, ...]], str]) -> Iterator[tupl
             new += f" AS {quoted(parts[-1])}"
             unnamed.add(parts)
         yield node.parts[0].meta["start"], node.parts[-1].meta["end"] + 1, new
-    for column in tree.find_all(exp.Column):  # `schema.table.column`: only the alias is known from now on
+    for column in tree.find_all(exp.Column):  # `schema.table.column`: from now on, only the alias exists
         names = tuple(folded(part) for part in column.parts)
         for parts in unnamed:
             if 1 < len(parts) < len(names) and names[: len(parts)] == parts:
@@ -151,7 +151,7 @@ def _tables(text: str, table: Callable[[tuple[str, ...]], str]) -> Iterator[tupl
 
 
 def _clocks(text: str, moment: datetime) -> Iterator[tuple[int, int, str]]:
-    """A scalar subquery keeps the name that a column without an alias has."""
+    """Replacements for the current time: a scalar subquery keeps the name of a column without an alias."""
     literal = f"TIMESTAMPTZ '{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}+00'"
     tokens = tokens_of(text)
     for i, token in enumerate(tokens):
@@ -171,7 +171,7 @@ def _clocks(text: str, moment: datetime) -> Iterator[tuple[int, int, str]]:
 
 
 def _with_order(text: str, start: int) -> str:
-    """The text with the list that is made there in the order of our own: that of its values, after one that is given.
+    """The text with the list aggregate at `start` in our order: that of its ORDER BY, if any, then that of its values.
 
     >>> _with_order("SELECT array_agg(a), 1", 7), _with_order("SELECT string_agg(a, ',' ORDER BY b)", 7)
     ('SELECT array_agg(a ORDER BY a), 1', "SELECT string_agg(a, ',' ORDER BY b, a ASC NULLS FIRST)")
@@ -197,7 +197,7 @@ def _with_order(text: str, start: int) -> str:
 
 
 def _closing(tokens: list[Token], opening: int) -> int:
-    """The place of the parenthesis that closes one."""
+    """The index of the closing parenthesis that matches an opening one."""
     depth = 0
     for i in range(opening, len(tokens)):
         depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(tokens[i].token_type, 0)
@@ -207,7 +207,7 @@ def _closing(tokens: list[Token], opening: int) -> int:
 
 
 def _outermost(tokens: list[Token], first: int, last: int) -> list[Token]:
-    """The tokens between two places that are in no further parentheses or brackets."""
+    """The tokens between two indexes that are not inside further parentheses or brackets."""
     found, depth = [], 0
     for token in tokens[first:last]:
         if token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET):

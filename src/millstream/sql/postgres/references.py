@@ -1,4 +1,4 @@
-"""The tables a text of PostgreSQL's reads."""
+"""The tables that a PostgreSQL query reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.sql.text.table_exchange import real_tables
 
 
 def table_names(text: str) -> tuple[tuple[str, ...], ...]:
-    """The names of all tables a query reads, in parts; those of its WITH are not among them.
+    """The names, in parts, of all tables that a query reads, without the queries of its WITH.
 
     >>> table_names("WITH a AS (SELECT 1) SELECT * FROM a, shop.public.Orders")
     (('shop', 'public', 'orders'),)
@@ -22,7 +22,7 @@ def table_names(text: str) -> tuple[tuple[str, ...], ...]:
 
 
 def qualified(text: str, database: str) -> str:
-    """The query of a view with the database's name before each table; names of one part are those of its WITH.
+    """The query of a view with the database's name before each table; names with one part refer to its WITH.
 
     >>> qualified("SELECT o.id FROM public.orders o", "shop")
     'SELECT o.id FROM "shop".public.orders o'

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def column(self: Expressions, node: exp.Column) -> Value:
-    """A column of this query or of one around it."""
+    """A column of this query or of an outer one."""
     if isinstance(node.this, exp.Star):
         raise RefusalError("* in this place")
     name, table = folded(node.this), folded(node.args.get("table")) or None
@@ -41,7 +41,7 @@ def column(self: Expressions, node: exp.Column) -> Value:
         else:
             found = [item.value(column) for item, column in scope.candidates(name, table, path)]
         if len(found) > 1:
-            raise wrong(f"the column {name} is ambiguous", node, self.queries.sql, hint="qualify it by its table")
+            raise wrong(f"the column {name} is ambiguous", node, self.queries.sql, hint="qualify it with its table")
         if found:
             self.refuse_twin(name, [i for i in scope.items if table in (None, i.name)])
             for inner in passed:
@@ -76,7 +76,7 @@ def literal(self: Expressions, node: exp.Literal) -> Value:
 
 
 def escape_string(self: Expressions, node: exp.ByteString) -> Value:
-    """E'...': the tokenizer has read the escapes it knows."""
+    """E'...': the tokenizer has resolved the escapes it knows."""
     if "\\" in node.this:
         raise RefusalError("an escape string with such escapes", "write the character itself")
     return unknown_literal(node.this)
@@ -134,7 +134,7 @@ def paren(self: Expressions, node: exp.Paren) -> Value:
 
 
 def row(self: Expressions, node: exp.Tuple) -> Value:
-    """(a, b): only compared, or put into a column as a composite value."""
+    """(a, b): can only be compared, or stored in a column as a composite value."""
     items = tuple(self.translate(e) for e in node.expressions)
     return row_of(items)
 
@@ -166,7 +166,7 @@ def cast_to(self: Expressions, node: exp.Cast) -> Value:
         return Value(cast(array(), target), target)
     value = self.translate(node.this)
     if target == t.JSONB and value.type in (t.TEXT, t.JSON) and not isinstance(value.constant, str):
-        note = f"a {value.type} cast to jsonb is taken as it is: keys are not sorted, equal keys not removed"
+        note = f"a {value.type} cast to jsonb is left as it is: keys are not sorted, equal keys not removed"
         if note not in self.queries.notices:
             self.queries.notices.append(note)
         if value.type == t.JSON and _is_looked_into(node):
@@ -179,7 +179,7 @@ def cast_to(self: Expressions, node: exp.Cast) -> Value:
 
 
 def collate(self: Expressions, node: exp.Collate) -> Value:
-    """COLLATE "C", which is how Spark compares anyway."""
+    """COLLATE "C", which is Spark's order anyway."""
     name = node.expression.name
     if name not in {"C", "POSIX", "ucs_basic", "default"}:
         raise RefusalError(f'COLLATE "{name}"', 'texts are compared by their bytes, as COLLATE "C" does')
@@ -201,7 +201,7 @@ _LOOKING_NAMES = {
 
 
 def _is_looked_into(node: exp.Expr) -> bool:
-    """Whether only parts of a json value are asked for, whose order and spaces do not show."""
+    """Whether only parts of a json value are used, so that its key order and spaces do not matter."""
     parent = node.parent
     while isinstance(parent, exp.Paren):
         node, parent = parent, parent.parent

@@ -42,7 +42,7 @@ class SelectTranslation:
     """Translates one SELECT.
 
     Args:
-        in_set: it is a side of a set operation, which decides what literals without a type are.
+        in_set: the SELECT is a side of a set operation, which determines the type of literals without one.
     """
 
     def __init__(self, translator: Translator, node: exp.Select, scope: Scope, *, in_set: bool) -> None:
@@ -53,7 +53,7 @@ class SelectTranslation:
         self._sql = translator.sql
 
     def query(self) -> tuple[exp.Query, tuple[Output, ...]]:
-        """The query as Spark's, and its columns."""
+        """The query, translated to Spark, and its columns."""
         node = self._node
         rows = FromClause(self._translator, self._scope).read(node)
         windows = {folded(w.this): w for w in node.args.get("windows") or ()}
@@ -83,7 +83,7 @@ class SelectTranslation:
             if distinct is not None:
                 query.set("distinct", exp.Distinct())
             tail.add_to(query, columns, expressions, items)
-        if groups is not None:  # they have all their columns once everything else is translated
+        if groups is not None:  # their columns are complete only after everything else has been translated
             query.set("from_", exp.From(this=groups.table()))
             query.set("joins", None)
             query.set("where", exp.Where(this=condition) if condition is not None else None)
@@ -101,7 +101,7 @@ class SelectTranslation:
 
     @property
     def _is_one_group(self) -> bool:
-        """Whether all rows are one group, also without an aggregate."""
+        """Whether all rows are one group, even without an aggregate."""
         group = self._node.args.get("group")
         return group is not None and sets_of(group) == [[]]
 
@@ -116,7 +116,7 @@ class SelectTranslation:
     # The select list
 
     def _items(self, expressions: Expressions) -> list[tuple[str, Value]]:
-        """The select list; a literal without a type is a text, unless a set operation decides."""
+        """The select list; a literal without a type is a text, unless a set operation determines its type."""
         items = self._listed(expressions)
         if self._in_set:
             return items
@@ -157,7 +157,7 @@ class SelectTranslation:
     # DISTINCT ON
 
     def _place(self, on: exp.Expr, expressions: Expressions, items: Items) -> Node:
-        """The number of a row among those that are equal to DISTINCT ON, in the query's order."""
+        """The number of a row among those with equal DISTINCT ON keys, in the query's order."""
         nodes = on.expressions if isinstance(on, exp.Tuple) else [on]
         keys = tuple(self._meant(e, expressions, items).tree for e in nodes)
         order = self._node.args.get("order")
@@ -165,7 +165,7 @@ class SelectTranslation:
         return Over(keys, tuple(sort) or keys, None).of(fn("ROW_NUMBER"))
 
     def _meant(self, node: exp.Expr, expressions: Expressions, items: Items) -> Value:
-        """An expression of ORDER BY: a place or name in the select list, or else an expression over the input."""
+        """An expression of ORDER BY: a position or name in the select list, or else an expression over the input."""
         if isinstance(node, exp.Literal) and str(node.this).isdigit() and not node.is_string:
             if not 1 <= int(node.this) <= len(items):
                 raise wrong(f"ORDER BY position {node.this} is not in the select list", node, self._sql)
@@ -178,7 +178,7 @@ class SelectTranslation:
 
 
 def _first_rows(numbered: exp.Select, items: Items, tail: OrderAndLimit) -> exp.Select:
-    """The rows that have the number 1, sorted only where a LIMIT asks for it."""
+    """The rows with number 1, sorted only if a LIMIT requires it."""
     query = select([column(name) for name, _ in items], source(numbered, own_name("__ms_d")))
     query.set("where", exp.Where(this=op(column(_PLACE), "=", 1)))
     if tail.has_limit:

@@ -37,16 +37,16 @@ from millstream.sql.postgres.typed_expressions import Value
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Rows of a function: an array of Spark's, of values or of structs, and the columns they have."""
+    """The rows of a function: a Spark array of values or structs, and their columns."""
 
     array: Node
     columns: tuple[Output, ...]
     is_struct: bool = False
     is_named: bool = False
-    """The single column has a name of its own, which the alias does not replace."""
+    """The single column has a fixed name, which the alias does not replace."""
 
     def generator(self, *, ordinality: bool) -> Node:
-        """The generator to put into FROM."""
+        """The generator for FROM."""
         if not ordinality:
             return fn("INLINE" if self.is_struct else "EXPLODE", self.array)
         fields: list[tuple[str, Node]] = [("c0", ITEM)]
@@ -60,7 +60,7 @@ def series(name: str, args: list[Value]) -> Series:
     """The rows of a function.
 
     Raises:
-        RefusalError: it is not known.
+        RefusalError: the function is unknown.
     """
     rule = _SERIES.get(name)
     if rule is None:
@@ -110,7 +110,7 @@ _EARLY = re.compile(r"\d{4}-\d\d?-(0?[1-9]|1\d|2[0-8])\b")
 
 
 def _is_early(node: Node) -> bool:
-    """Whether it is a literal of such a day, perhaps as the moment that a clock shows it."""
+    """Whether a node is a literal of such a day, perhaps converted to an instant."""
     if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal):
         return node.this.is_string and _EARLY.match(node.this.name) is not None
     otherwise = node.args.get("default") if isinstance(node, exp.Case) else None
@@ -122,13 +122,13 @@ def _series_of_times(args: list[Value]) -> Series:
         raise RefusalError("generate_series of timestamps without a step")
     (first, last), type_ = unify(args[:2])
     if type_ == t.DATE:
-        type_ = t.TIMESTAMPTZ  # as date_trunc of a date
+        type_ = t.TIMESTAMPTZ  # as for date_trunc of a date
         first, last = convert(first, type_), convert(last, type_)
     by = coerce(args[2], t.INTERVAL).interval
     assert by is not None
     months, days, micros = (whole_number(part) for part in (by.months, by.days, by.micros))
     if months != 0 and not any(_is_early(node) for node in (args[0].tree, first.tree)):
-        hint = "a 31st becomes a 28th for good on PostgreSQL's way: start from a literal before the 29th"
+        hint = "PostgreSQL adds months step by step, so a 31st stays a 28th: start from a literal before the 29th"
         raise RefusalError("generate_series by months from such a start", hint)
     if months is None or days is None or micros is None:
         raise RefusalError("generate_series by an interval that is not a constant")
@@ -145,7 +145,7 @@ def _series_of_times(args: list[Value]) -> Series:
 
 def _json(value: Value) -> Value:
     if value.type == t.JSON:
-        hint = "cast it to jsonb, and use the function of jsonb: of json, PostgreSQL shows what was written"
+        hint = "cast it to jsonb, and use the jsonb function: PostgreSQL returns json as it was written"
         raise RefusalError("the parts of json", hint)
     return convert(value, t.JSONB) if value.type.name == "unknown" else value
 

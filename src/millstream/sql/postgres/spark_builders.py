@@ -1,8 +1,8 @@
 """Small builders of Spark expressions, so that translation rules read like formulas.
 
 A call is an `Anonymous` node: sqlglot gives many functions a common meaning and prints some of them as another
-function. Operators put parentheses around every operand that is not an atom, so a tree prints as what it means. Nodes
-are shared, not copied: nobody changes one or asks for its parent; what is printed is a copy.
+function. Operators put parentheses around every operand that is not an atom, so the printed text has the structure of
+the tree. Nodes are shared, not copied: no code changes a node or uses its parent, and a copy is printed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Node = exp.Expr
 Operand = exp.Expr | int
 """A node, or a whole number that becomes a literal."""
 
-# What needs no parentheses wherever it stands.
+# Nodes that never need parentheses.
 _ATOMS = (
     exp.Anonymous,
     exp.Boolean,
@@ -62,7 +62,7 @@ _OPERATORS: dict[str, type[exp.Binary]] = {
 NULL, TRUE, FALSE = exp.Null(), exp.true(), exp.false()
 ZERO, ONE = exp.Literal.number(0), exp.Literal.number(1)
 ITEM, OTHER, PLACE = (exp.to_identifier(name) for name in ("__ms_e", "__ms_f", "__ms_i"))
-"""Variables of lambdas: a table or column of the user's may have any name that does not begin like this."""
+"""Variables of lambdas: names of the user's tables and columns never begin with this prefix."""
 
 
 # Names and literals
@@ -94,7 +94,7 @@ def text(value: str) -> exp.Literal:
 
 
 def number(value: int | str) -> Node:
-    """A number; the sign of a negative one is an operator."""
+    """A number; the sign of a negative number is an operator."""
     digits = str(value)
     if digits.startswith("-"):
         return exp.Neg(this=exp.Literal.number(digits[1:]))
@@ -148,7 +148,7 @@ def field(node: Node, identifier: exp.Identifier) -> exp.Dot:
 
 
 def own_field(node: Node, identifier: str) -> exp.Dot:
-    """A field of a struct of our own."""
+    """A field of a struct that we build."""
     return field(node, own_name(identifier))
 
 
@@ -163,12 +163,12 @@ def each(items: Node, body: Node) -> exp.Anonymous:
 
 
 def kept(items: Node, condition: Node) -> exp.Anonymous:
-    """The ITEMs of an array that fulfil a condition."""
+    """The ITEMs of an array that satisfy a condition."""
     return fn("FILTER", items, lambda_(condition, ITEM))
 
 
 def let(value: Node, body: Node) -> exp.Anonymous:
-    """`body` with ITEM standing for a value, which is then computed once."""
+    """`body` with ITEM as the value, which is then computed once."""
     return fn("GET", each(array(value), body), 0)
 
 
@@ -176,18 +176,18 @@ def let(value: Node, body: Node) -> exp.Anonymous:
 
 
 def wrapped(node: Node) -> Node:
-    """The node such that it can be an operand of anything."""
+    """The node, in parentheses if it needs them as an operand."""
     return node if isinstance(node, _ATOMS) else exp.Paren(this=node)
 
 
 def op(left: Operand, operator: str, right: Operand) -> Node:
     """`left operator right`."""
-    extra = {"typed": False, "safe": True} if operator == "/" else {}  # what Spark's own parser notes
+    extra = {"typed": False, "safe": True} if operator == "/" else {}  # sqlglot's Spark parser sets these
     return _OPERATORS[operator](this=_operand(left), expression=_operand(right), **extra)
 
 
 def not_like(left: Node, operator: str, right: Node) -> Node:
-    """`left NOT operator right`, of LIKE and ILIKE."""
+    """`left NOT operator right`, for LIKE and ILIKE."""
     return _OPERATORS[operator](this=wrapped(left), expression=wrapped(right), negate=True)
 
 
@@ -233,7 +233,7 @@ def not_(condition: Node) -> Node:
 
 
 def is_(node: Node, value: Node) -> Node:
-    """`node IS value`, of NULL, TRUE or FALSE."""
+    """`node IS value`, for NULL, TRUE or FALSE."""
     return exp.Is(this=wrapped(node), expression=value)
 
 
@@ -274,7 +274,7 @@ def cases(*branches: tuple[Operand, Operand], of: Node | None = None, otherwise:
 
 
 def at_least(node: Node, bound: int) -> Node:
-    """The value, or the bound if the value is below it; NULL of NULL, where GREATEST would give the bound."""
+    """The value, or the bound if the value is below it; NULL for NULL, where GREATEST would return the bound."""
     value = whole_number(node)
     if value is not None and value >= 0:
         return number(max(value, bound))
@@ -282,7 +282,7 @@ def at_least(node: Node, bound: int) -> Node:
 
 
 def at_most(node: Node, bound: Operand) -> Node:
-    """The value, or the bound if the value is above it; NULL of NULL, where LEAST would give the bound."""
+    """The value, or the bound if the value is above it; NULL for NULL, where LEAST would return the bound."""
     return when(op(node, ">", bound), bound, node)
 
 

@@ -1,4 +1,4 @@
-"""Casts by Spark: its types, and errors of a query's run, which a cast that fails reports."""
+"""Spark's casts and types, and errors at run time, which a failing cast raises."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SPARK_TYPES = {
 
 
 def data_type(type_: Type) -> exp.DataType:
-    """The Spark type that holds the values of a type."""
+    """The Spark type that stores the values of a PostgreSQL type."""
     if type_.name == "numeric":
         sizes = [exp.DataTypeParam(this=number(n)) for n in (type_.digits, type_.scale)]
         return exp.DataType(this=exp.DType.DECIMAL, expressions=sizes)
@@ -36,16 +36,16 @@ def data_type(type_: Type) -> exp.DataType:
 
 
 def cast(node: Operand, type_: Type) -> exp.Cast:
-    """A cast by Spark, where it means what PostgreSQL means."""
+    """Spark's cast, for types where it means the same as PostgreSQL's."""
     return exp.Cast(this=number(node) if isinstance(node, int) else node, to=data_type(type_))
 
 
 def try_cast(node: Node, type_: Type) -> exp.TryCast:
-    """A cast that is NULL where it fails."""
+    """A cast that returns NULL where it fails."""
     return exp.TryCast(this=node, to=data_type(type_), safe=True)
 
 
 def fail_unless(condition: Node, result: Node, message: str, seen: Node) -> Node:
-    """`result`, or an error of the query's run that shows `message` and the value `seen`."""
+    """`result`, or an error at run time that shows `message` and the value `seen`."""
     broken = cast(fn("CONCAT", text(f"{message}: "), seen), INTEGER)
     return cases((condition, result), (is_null(broken), NULL))

@@ -39,7 +39,7 @@ def table_alias(alias: exp.Identifier, columns: Sequence[exp.Identifier] = ()) -
 
 
 def source(query: exp.Query, alias: exp.Identifier, columns: Sequence[exp.Identifier] = ()) -> exp.Subquery:
-    """`(query) AS alias(column, ...)`, to read from."""
+    """`(query) AS alias(column, ...)`, as an item of FROM."""
     return exp.Subquery(this=query, alias=table_alias(alias, columns))
 
 

@@ -1,7 +1,7 @@
 """`x IN (SELECT ...)` and `x op ANY | ALL (SELECT ...)`: as conditions of a filter, and as values.
 
-In a filter unknown is as good as false, and Spark's IN and EXISTS do. As a value a test may be unknown: it is asked
-for by the least and the greatest value of the subquery, and by how many of its values are NULL.
+In a filter, NULL counts as false, so Spark's IN and EXISTS are enough. As a value, a test may be NULL: it is computed
+from the least and the greatest value of the subquery, and from the number of its values that are NULL.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from millstream.sql.postgres.expressions import Expressions
 
 _SUB, _COLUMN = "__ms_q", "__ms_v"
-"""A subquery that is put into another one, and its column: names no table or column of the user's has."""
+"""The names of a subquery inside another one, and of its column: no table or column of the user has them."""
 _VALUE = own_column(_COLUMN)
 _STAR = exp.Star()
 
 
 def _asked(what: Node, query: exp.Query) -> exp.Select:
-    """Something asked of a subquery of one column."""
+    """A query for one expression over a subquery of one column."""
     return select([what], source(query, own_name(_SUB), [own_name(_COLUMN)]))
 
 
@@ -55,7 +55,7 @@ def _asked(what: Node, query: exp.Query) -> exp.Select:
 
 
 def in_value(self: Expressions, left: Value, query: exp.Expr) -> Node:
-    """IN as a value: Spark's is never unknown there."""
+    """IN as a value: Spark's IN is never NULL there."""
     if left.items:
         raise RefusalError("(a, b) IN (SELECT ...) as a value", "use EXISTS, or put it into WHERE")
     found = _in_query(self, left, query)
@@ -108,7 +108,7 @@ def quantified_value(self: Expressions, operator: str, left: Value, query: exp.E
 
 
 def filtering_subquery(self: Expressions, node: exp.Expr, *, is_conjunct: bool) -> Node | None:
-    """Such a test where unknown is as good as false: IN, EXISTS and their negations. None for everything else."""
+    """A test where NULL counts as false: IN, EXISTS and their negations. None for everything else."""
     try:
         found = _filtering_in(self, node, is_conjunct)
         return found if found is not None else _filtering_quantifier(self, node, is_conjunct)
@@ -117,7 +117,7 @@ def filtering_subquery(self: Expressions, node: exp.Expr, *, is_conjunct: bool) 
 
 
 def _filtering_in(self: Expressions, node: exp.Expr, is_conjunct: bool) -> Node | None:
-    """Under an OR, Spark takes a NOT IN for the negation of a test that is never unknown."""
+    """IN, and NOT IN outside of OR: there, Spark would take NOT IN as the negation of a test that is never NULL."""
     negated = isinstance(node, exp.Not)
     inner = node.this.unnest() if negated else node
     if not isinstance(inner, exp.In) or inner.args.get("query") is None or (negated and not is_conjunct):

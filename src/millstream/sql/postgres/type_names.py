@@ -20,7 +20,9 @@ def type_named(node: exp.DataType) -> Type:
     if kind is exp.DType.ARRAY and len(node.expressions) == 1:
         inner = node.expressions[0]
         if inner.this is exp.DType.VARCHAR and inner.expressions:
-            raise RefusalError(f"the type {node.sql(dialect='postgres')}", "cast it to text[], and cut its elements")
+            raise RefusalError(
+                f"the type {node.sql(dialect='postgres')}", "cast it to text[], and shorten its elements"
+            )
         return t.array_of(type_named(inner))
     if kind is exp.DType.DECIMAL:
         return _numeric(node, sizes)

@@ -12,7 +12,7 @@ from millstream.sql.postgres.spark_casts import cast
 from millstream.sql.postgres.types import INTERVAL, UNKNOWN, Type, numeric
 
 NO_TREE = exp.Var(this="")
-"""Of an interval and of a row constructor, which are several expressions."""
+"""The tree of an interval or a row constructor, which are several expressions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Interval:
 
     @property
     def span(self) -> Node:
-        """What intervals are compared by: a month of 30 days, a day of 24 hours; in microseconds."""
+        """The length by which intervals are compared, in microseconds: a month has 30 days, a day 24 hours."""
         days = op(op(cast(self.months, numeric(20, 0)), "*", 30), "+", self.days)
         return op(op(days, "*", cast(86_400_000_000, numeric(12, 0))), "+", self.micros)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonPlace:
-    """A place inside a JSON text: found in one step, however many arrows lead there."""
+    """A place inside a JSON text: found in one step, regardless of how many arrows lead there."""
 
     root: Node
     path: tuple[str | int, ...]
@@ -43,11 +43,11 @@ class Value:
     """An expression and its type.
 
     Args:
-        tree: the expression, in Spark's meaning.
-        constant: the text of a literal, the number of a whole one; rules that need a constant look here.
-        interval: an interval has no tree of its own.
-        place: of a json value that was found by arrows.
-        items: of a row constructor.
+        tree: the expression, translated to Spark.
+        constant: the text of a literal, or the value of a whole number, for rules that need a constant.
+        interval: the parts of an interval, which has no tree.
+        place: where a json value was found, if arrows led to it.
+        items: the items of a row constructor.
     """
 
     tree: Node
@@ -59,11 +59,11 @@ class Value:
 
     @property
     def is_null(self) -> bool:
-        """The literal NULL."""
+        """Whether it is the literal NULL."""
         return isinstance(self.tree, exp.Null)
 
     def of(self, type_: Type) -> Value:
-        """The same expression by another type."""
+        """The same expression with another type."""
         return replace(self, type=type_)
 
 
@@ -76,7 +76,7 @@ def interval(months: Node = ZERO, days: Node = ZERO, micros: Node = ZERO) -> Val
 
 
 def constant_interval(parts: tuple[int, int, int]) -> Value:
-    """An interval of so many months, days and microseconds."""
+    """An interval of the given months, days and microseconds."""
     return interval(*(number(part) for part in parts))
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's types, and Spark's types that hold their values."""
+"""PostgreSQL's types, and the Spark types that store their values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 MAX_DIGITS = 38
 DEFAULT_SCALE = 18
-"""Digits behind the point of a `numeric` that was declared without a scale."""
+"""Digits after the decimal point of a `numeric` that was declared without a scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +15,11 @@ class Type:
     """A type by PostgreSQL's name.
 
     Args:
-        digits, scale: of a `numeric`: what Spark's DECIMAL holds.
-        shows_scale: of a `numeric`: whether PostgreSQL would print just as many digits behind the point.
-        element: of an array.
-        fields: of a composite type.
-        label: PostgreSQL's name of a type that here is only an `enum`, or `opaque`: a text that can be passed on.
+        digits, scale: for a `numeric`, those of Spark's DECIMAL.
+        shows_scale: for a `numeric`, whether PostgreSQL would print exactly `scale` digits after the decimal point.
+        element: the type of an array's elements.
+        fields: those of a composite type.
+        label: PostgreSQL's name for a type that is only an `enum`, or `opaque`, here: a text that can be passed on.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Type:
 
     @property
     def spark(self) -> str:
-        """The Spark type that holds such values."""
+        """The Spark type that stores such values."""
         if self.name == "numeric":
             return f"DECIMAL({self.digits}, {self.scale})"
         if self.element is not None:
@@ -43,7 +43,7 @@ class Type:
 
     @property
     def whole_digits(self) -> int:
-        """Digits before the point."""
+        """Digits before the decimal point."""
         return self.digits - self.scale
 
     @property
@@ -73,12 +73,12 @@ class Type:
 
     @property
     def has_equality(self) -> bool:
-        """Whether values are equal where the texts that stand for them are."""
+        """Whether values are equal exactly if the stored values are."""
         return not self.is_json and self.name != "opaque" and (self.element is None or self.element.has_equality)
 
     @property
     def has_order(self) -> bool:
-        """Whether Spark has PostgreSQL's order of them: an enum's is that of its declaration."""
+        """Whether Spark sorts them as PostgreSQL does, which sorts an enum by its declaration."""
         return self.has_equality and self.name != "enum" and self.element is None
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ TEXT, BOOLEAN, BYTEA = Type("text"), Type("boolean"), Type("bytea")
 DATE, TIMESTAMP, TIMESTAMPTZ, INTERVAL = Type("date"), Type("timestamp"), Type("timestamptz"), Type("interval")
 JSON, JSONB, UUID, TIME = Type("json"), Type("jsonb"), Type("uuid"), Type("time")
 UNKNOWN = Type("unknown")
-"""Of a string literal or NULL, until something says what it is."""
+"""The type of a string literal or NULL, until its context determines another."""
 
 INTEGERS = {"smallint": 5, "integer": 10, "bigint": 19}
 _SPARK = {
@@ -115,7 +115,7 @@ _SPARK = {
     "unknown": "STRING",
 }
 KNOWN = {*_SPARK, "numeric", "array", "record"}
-"""Names of types that have one in Spark; others are columns that can only be passed on."""
+"""Names of types with an equivalent in Spark; columns of other types can only be passed on."""
 _FROM_SPARK = {
     "tinyint": SMALLINT,
     "smallint": SMALLINT,
@@ -133,16 +133,16 @@ _FROM_SPARK = {
 
 
 def numeric(digits: int, scale: int, *, shows_scale: bool = True) -> Type:
-    """A numeric of so many digits, as many of them as fit."""
+    """A numeric with the given digits, as far as they fit."""
     return Type("numeric", min(MAX_DIGITS, digits), min(MAX_DIGITS, scale), shows_scale)
 
 
 UNBOUNDED = numeric(MAX_DIGITS, DEFAULT_SCALE, shows_scale=False)
-"""A `numeric` without precision and scale, which are then each value's own."""
+"""A `numeric` without precision and scale: each value has its own."""
 
 
 def without_scale(type_: Type) -> Type:
-    """A numeric, or an array of them, of which each value has the scale PostgreSQL prints it with.
+    """A numeric, or an array of numerics, in which each value has its own scale.
 
     >>> without_scale(from_spark("array<decimal(10,2)>")).element.shows_scale
     False
@@ -158,12 +158,12 @@ def array_of(element: Type) -> Type:
 
 
 def as_numeric(type_: Type) -> Type:
-    """The numeric that holds every value of an exact number's type."""
+    """The numeric type that can hold every value of an exact type."""
     return numeric(INTEGERS[type_.name], 0) if type_.is_integer else type_
 
 
 def from_spark(text: str) -> Type | None:
-    """The PostgreSQL type of a column of Spark's; None where PostgreSQL has no such type.
+    """The PostgreSQL type for a Spark type; None if PostgreSQL has no such type.
 
     >>> str(from_spark("array<int>")), from_spark("decimal(10,2)").spark, from_spark("map<string,int>")
     ('integer[]', 'DECIMAL(10, 2)', None)
@@ -173,7 +173,7 @@ def from_spark(text: str) -> Type | None:
         return _FROM_SPARK[text]
     if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
         digits, scale = int(found.group(1)), int(found.group(2))
-        # a `numeric` without precision comes with all of DECIMAL's digits, and with zeros behind those of its own
+        # a `numeric` without precision arrives with all of DECIMAL's digits: zeros follow its own
         return numeric(digits, scale, shows_scale=digits < MAX_DIGITS)
     if re.fullmatch(r"varchar\(\d+\)", text):
         return TEXT
@@ -188,7 +188,7 @@ def from_spark(text: str) -> Type | None:
 
 
 def _fields(text: str) -> list[tuple[str, str]]:
-    """`a:int,b:struct<c:int>` in pairs."""
+    """`a:int,b:struct<c:int>` as pairs of name and type."""
     parts, depth, start = [], 0, 0
     for i, char in enumerate(text + ","):
         depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(char, 0)

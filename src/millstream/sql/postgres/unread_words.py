@@ -1,8 +1,8 @@
-"""Words of a text that the parser skipped: what is in no node cannot be translated, so it is refused.
+"""Refuses words that the parser skipped: a word that is in no node cannot be translated.
 
-A registry of nodes (`nodes`) cannot see a clause that leaves no trace in the tree. Hence every word, string and number
-of the text must be in the tree, or in the text that the tree is printed as, or stand for nothing. This errs on the safe
-side: a word that is only written in another way is refused too, until it is on the list.
+A registry of nodes (`nodes`) cannot see a clause that leaves no trace in the tree. So every word, string and number of
+the text must be in the tree, in the text that the tree is printed as, or on the list of words without a meaning. This
+errs on the safe side: a word that is only spelled differently is refused too, until it is on the list.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _WORD = re.compile(r"\w+")
 _STRINGS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.HEREDOC_STRING, TokenType.RAW_STRING,
             TokenType.BYTE_STRING, TokenType.UNICODE_STRING}  # fmt: skip
 
-# Types by one of their names; a cast to a type that is not known is refused anyway.
+# Names of types; a cast to an unknown type is refused anyway.
 _TYPES = {
     "BIGINT", "BOOL", "BOOLEAN", "BPCHAR", "BYTEA", "CHAR", "CHARACTER", "DATE", "DEC", "DECIMAL", "DOUBLE", "FLOAT",
     "FLOAT4", "FLOAT8", "INT", "INT2", "INT4", "INT8", "INTEGER", "INTERVAL", "JSON", "JSONB", "NAME", "NUMERIC",
     "PRECISION", "REAL", "SMALLINT", "TEXT", "TIME", "TIMESTAMP", "TIMESTAMPTZ", "TIMETZ", "UUID", "VARCHAR", "VARYING",
 }  # fmt: skip
-# What means nothing, or is printed otherwise: behind which words, or wherever it stands.
+# Words that mean nothing, or are printed differently, with the words they may follow; None: any word.
 _SILENT: dict[str, set[str] | None] = {
     "ALL": {"SELECT", "(", "LIMIT"},
     "ARRAY": _TYPES,
     "ISNULL": None,
     "NOTNULL": None,
-    "ROW": None,  # of OFFSET and FETCH
+    "ROW": None,  # in OFFSET and FETCH
     "ROWS": None,
     "SOME": None,
     "UNKNOWN": {"IS", "NOT"},
@@ -42,7 +42,7 @@ _SILENT: dict[str, set[str] | None] = {
     "WITHOUT": {"TIME", "TIMESTAMP", ")"},
     "ZONE": {"TIME"},
 }
-# What a node or an argument is written as, where its name is not that.
+# The words that a node or an argument is written with, where they differ from its name.
 _WRITTEN = {
     "jsonarrayagg": ("JSON_ARRAYAGG",),
     "jsonobjectagg": ("JSON_OBJECTAGG",),
@@ -55,7 +55,7 @@ _WRITTEN = {
 
 
 def refuse_unread(text: str, tree: exp.Expr) -> None:
-    """Refuse a text of which the tree does not have every word.
+    """Refuse a text that has words missing from the tree.
 
     Raises:
         MillstreamError: UNSUPPORTED_SQL.
@@ -98,7 +98,7 @@ def _number(text: str) -> str:
 
 
 def _in(tree: exp.Expr) -> Counter[str]:
-    """The words of a tree: those of its leaves and clauses, and those it is printed with, whichever are more."""
+    """The words of a tree: of its leaves and clauses, or of its printed text, with the greater count of the two."""
     printed: Counter[str] = Counter()
     for token in tokens_of(tree.sql(dialect="postgres", comments=False)):
         printed.update(_words(token))

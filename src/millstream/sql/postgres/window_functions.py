@@ -1,4 +1,4 @@
-"""Window functions, and aggregates of ordered sets."""
+"""Window functions, and ordered-set aggregates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.sql.postgres.spark_builders import FALSE, TRUE, at_least, fn, op
 from millstream.sql.postgres.spark_casts import cast
 from millstream.sql.postgres.typed_expressions import Value
 
-# Ordered sets
+# Ordered-set aggregates
 
 
 def _percentile_cont(call: Call) -> Value:
@@ -22,7 +22,7 @@ def _percentile_cont(call: Call) -> Value:
     if not key.value.type.is_number:
         raise RefusalError(f"percentile_cont of {key.value.type}")
     if call.args[0].is_null:
-        raise RefusalError("percentile_cont(NULL)", "its value is NULL: write that")
+        raise RefusalError("percentile_cont(NULL)", "its value is NULL: write NULL")
     place = op(1, "-", fraction.tree) if key.descending else fraction.tree
     bare = Call(call.name, condition=call.condition)
     return Value(bare.invoke("PERCENTILE", cast(key.value.tree, t.DOUBLE), place), t.DOUBLE)
@@ -51,7 +51,7 @@ ORDERED_SETS: dict[str, Callable[[Call], Value]] = {
 }
 
 
-# Functions of windows
+# Window functions
 
 
 def _rank(name: str) -> Callable[[Call], Value]:
@@ -72,7 +72,7 @@ def _offset(name: str) -> Callable[[Call], Value]:
         args = [x.tree]
         if len(call.args) > 1:
             if not isinstance(call.args[1].constant, int):
-                raise RefusalError(f"{call.name} by an offset that is not a constant")
+                raise RefusalError(f"{call.name} with an offset that is not a constant")
             args.append(call.args[1].tree)
         type_ = x.type
         if len(call.args) > 2:

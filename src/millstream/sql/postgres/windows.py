@@ -1,4 +1,4 @@
-"""What stands behind OVER."""
+"""The window that follows OVER: PARTITION BY, ORDER BY and frame."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Over:
 
 
 def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> tuple[Over, list[Key]]:
-    """What stands behind OVER, and the keys of its order; named windows are written out.
+    """The window that follows OVER, and its sort keys; named windows are expanded.
 
     Args:
-        needs_order: Spark wants an ORDER BY here; without one all rows are equal.
+        needs_order: Spark requires an ORDER BY here; without one, all rows are equal.
     """
     partition, order, spec = _written_out(self, node)
     values = [self.scalar(p) for p in partition]
@@ -48,7 +48,7 @@ def over(self: Expressions, node: exp.Window, *, needs_order: bool) -> tuple[Ove
 
 
 def _written_out(self: Expressions, node: exp.Window) -> tuple[list[exp.Expr], exp.Order | None, exp.WindowSpec | None]:
-    """PARTITION BY, ORDER BY and frame of a window, whichever of the windows it is built on has them."""
+    """PARTITION BY, ORDER BY and frame of a window, its own or those of the named windows it is based on."""
     partition: list[exp.Expr] = []
     order, spec = None, None
     passed: set[str] = set()

@@ -1,7 +1,7 @@
 """Clock words, which Spark reads as a time: `DATE 'today'`, `CAST('now' AS TIMESTAMP)`, `day = 'tomorrow'`.
 
-They are the current time of Spark's own clock. What a clock word means when compared with a column depends on the
-column's type, which may be a string: there Spark's plan decides.
+They stand for the current time of Spark's own clock. What a clock word means when compared with a column depends on the
+column's type, which may be a string: there, Spark's plan decides.
 """
 
 from __future__ import annotations

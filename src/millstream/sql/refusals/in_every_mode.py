@@ -1,4 +1,4 @@
-"""What every refresh mode refuses: recomputing such a query would not make sense either."""
+"""Queries that every refresh mode refuses: recomputing them would not make sense either."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Which arguments of the parser's nodes are handled; every other one is refused by name.
 
 The parser reads the clauses of many dialects and future versions, and keeps each as an argument of a node. An argument
-that no code looks at is a clause that silently has no effect. Hence a registry per dialect lists the node classes with
-the arguments that are handled and those that are refused. An argument on neither list, such as one that a new version
-of the parser adds, is refused as well, and a test that enumerates the parser's classes fails until it is listed.
+that no code looks at is a clause that silently has no effect. So a registry per dialect lists the node classes with the
+arguments that are handled and those that are refused. An argument on neither list, such as one that a new version of
+the parser adds, is refused as well, and a test that enumerates the parser's classes fails until it is listed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Arguments:
     Args:
         handled: arguments that are looked at, even if only to refuse some of their values.
         refused: arguments that are refused if they have a value.
-        false_counts: refused arguments for which False is a value, too.
+        false_counts: refused arguments for which False is also a value.
     """
 
     handled: frozenset[str]
@@ -58,7 +58,7 @@ class Unhandled:
 
 
 def arguments(handled: str, refused: str = "", false_counts: str = "") -> Arguments:
-    """The arguments of a class from names with blanks between them."""
+    """The arguments of a class, from names separated by blanks."""
     return Arguments(
         frozenset(handled.split()),
         frozenset(refused.split()) | frozenset(false_counts.split()),
@@ -67,7 +67,7 @@ def arguments(handled: str, refused: str = "", false_counts: str = "") -> Argume
 
 
 def unhandled(tree: exp.Expr, registry: Registry) -> Iterator[Unhandled]:
-    """The arguments of a tree's nodes that are not handled; a class that is not in the registry is passed over.
+    """The arguments of a tree's nodes that are not handled; a class that is not in the registry is skipped.
 
     >>> registry = {exp.Where: arguments("this"), exp.Ordered: arguments("this desc nulls_first", "with_fill")}
     >>> [u.argument for u in unhandled(exp.Ordered(this=exp.Where(this=exp.true(), new=[1]), with_fill=True), registry)]
@@ -80,7 +80,7 @@ def unhandled(tree: exp.Expr, registry: Registry) -> Iterator[Unhandled]:
         for argument, value in node.args.items():
             if value is None or value == [] or argument in known.handled:
                 continue
-            # the parser writes False for most absent clauses; for an unknown clause it may mean anything
+            # the parser sets False for most absent clauses; for an unknown clause, False may mean anything
             if value is False and argument in known.refused - known.false_counts:
                 continue
             yield Unhandled(node, argument)

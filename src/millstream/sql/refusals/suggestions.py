@@ -1,6 +1,6 @@
 """What to write instead of a refused construct: the hint of its error, unless the refusing code gives a better one.
 
-The key is the construct's name in the error, or the beginning of it.
+The key is the construct's name in the error, or a prefix of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SUGGESTIONS = {
     "LIMIT without ORDER BY": "say which rows with ORDER BY, e.g. by a key",
     "OFFSET without ORDER BY": "say which rows with ORDER BY, e.g. by a key",
     "a query that reads no table": _A_TABLE,
-    "views nested more than": "write the innermost views' queries into the outer ones",
+    "views nested more than": "inline the queries of the innermost views in the outer ones",
     "ASOF": "join on an inequality and keep the nearest row by QUALIFY ROW_NUMBER() OVER (...) = 1",
     "a subquery in an expression": "join with it",
     "DISTINCT ON": "write QUALIFY ROW_NUMBER() OVER (PARTITION BY <its keys> ORDER BY ...) = 1",

@@ -26,7 +26,7 @@ def unsupported(what: str, node: exp.Expr, sql: str, hint: str | None = None) ->
 
 
 def _keywords(what: str) -> str:
-    """The words in capitals a description starts with.
+    """The words in capitals that a description starts with.
 
     >>> _keywords("LIMIT without ORDER BY"), _keywords("a subquery")
     ('LIMIT', '')

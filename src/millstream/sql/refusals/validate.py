@@ -1,7 +1,7 @@
 """Checks on the lowered tree: every expression is a deterministic function of one row, every column comparable.
 
 Spark itself decides: it does not allow an aggregate, a generator or a non-deterministic function in a join condition.
-So a condition made of the expression detects them, even for functions unknown here.
+So putting an expression into such a condition detects them, even for functions that are unknown here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CURRENT_TIME_NAMES = {
     "now",
     "unix_timestamp",
 }
-# Fixed by the session or the place a row is read from, not by the row.
+# Functions of the session, of chance, or of the place that a row is read from, not of the row.
 CONTEXT_NAMES = {
     "current_user",
     "user",
@@ -63,7 +63,7 @@ CONTEXT_NAMES = {
 }
 
 
-# Those of them that are not computed from the data timestamp of a refresh.
+# Functions of the current time that are not computed from the data timestamp of a refresh.
 _UNBOUND_TIME = (exp.CurrentDatetime, exp.CurrentTime, exp.Localtime)
 
 
@@ -81,7 +81,7 @@ def is_current_time(node: exp.Expr) -> bool:
 
 
 def validate(relation: Relation, sql: str, analyzer: Analyzer) -> None:
-    """Refuse what would make a delta wrong.
+    """Refuse expressions and types for which a delta would be wrong.
 
     Raises:
         MillstreamError: VOLATILE_FUNCTION, UNSUPPORTED_SQL or UNSUPPORTED_TYPE.
@@ -105,7 +105,7 @@ def validate(relation: Relation, sql: str, analyzer: Analyzer) -> None:
 
 
 def _inputs(node: Relation) -> exp.Query:
-    """An empty relation of all columns an operator's expressions may refer to."""
+    """An empty relation with all columns that an operator's expressions may refer to."""
     columns = tuple(c for child in node.children for c in child.columns)
     query: exp.Query = empty(Table("inputs", columns)).this
     return query

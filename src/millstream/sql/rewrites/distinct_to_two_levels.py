@@ -1,7 +1,7 @@
 """COUNT(DISTINCT x) as two aggregations: by the keys and x, then by the keys.
 
-The lower one is kept in a hidden table of (keys, x, number of rows), the upper one counts its rows, so that both cost
-what changed in them. Left alone, a touched group would have to be read again.
+The lower one is stored in a hidden stage of (keys, x, number of rows), and the upper one counts its rows, so that the
+cost of both depends on their changes. Without this rewrite, a touched group would have to be read again.
 
 The other calls must decompose: a sum of sums, a minimum of minima. DISTINCT calls over different arguments stay as they
 are.
@@ -17,7 +17,7 @@ from millstream.ops import Aggregate, Column, Item, Project, Relation, transform
 from millstream.ops.expressions import ZERO, all_of, cast, coalesce, col, compare, is_not_null, when
 from millstream.sql.result_types import decimal_parts, sum_type
 
-# a sum of sums is kept exactly up to here, see MAX_EXACT_PRECISION of the delta rules
+# a sum of sums is exact up to here, see MAX_EXACT_PRECISION of the delta rules
 _MOST_DIGITS = 27
 
 
@@ -34,7 +34,7 @@ class _Call:
 
     @property
     def distinct(self) -> tuple[exp.Expr, ...]:
-        """The arguments that count once, if they do."""
+        """The arguments of DISTINCT; empty without it."""
         this = self.function.this
         return tuple(this.expressions) if isinstance(this, exp.Distinct) else ()
 
@@ -70,7 +70,7 @@ def _split(node: Aggregate) -> Relation:
 
 
 _Levels = tuple[list[Item], list[Item], exp.Expr]
-"""The calls of the lower level, those of the upper, and the result as an expression over these."""
+"""The calls of the lower level, those of the upper level, and the result as an expression over the latter."""
 
 
 def _of_distinct(call: _Call, named: dict[str, Column]) -> _Levels | None:
@@ -80,7 +80,7 @@ def _of_distinct(call: _Call, named: dict[str, Column]) -> _Levels | None:
     conditions = [is_not_null(v) for v in values] if len(values) > 1 else []
     below: list[Item] = []
     if call.condition is not None:
-        # which values have a row that counts
+        # the values with at least one row that satisfies the FILTER
         rows = exp.Filter(this=exp.Count(this=exp.Star()), expression=exp.Where(this=call.condition))
         below.append(Item(rows, Column(call.column.name, "bigint")))
         conditions.append(compare(exp.GT, col(call.column.name), ZERO))
@@ -114,14 +114,14 @@ def _of_all(call: _Call, types: dict[str, str], taken: set[str]) -> _Levels | No
     if rows.name in taken or rows.name in types:
         return None
     counted, counts = _summed(_filtered(exp.Count(this=function.this), call), rows)
-    kinds = ("double", "double") if parts is None else (summed, "decimal(20,0)")  # those of Spark's own AVG
+    kinds = ("double", "double") if parts is None else (summed, "decimal(20,0)")  # as in Spark's own AVG
     quotient = exp.Div(this=cast(total, kinds[0]), expression=cast(col(rows.name), kinds[1]))
     average = when(compare(exp.GT, col(rows.name), ZERO), cast(quotient, column.type))
     return [below, counted], [above, counts], average
 
 
 def _summed(partial: exp.Expr, column: Column) -> tuple[Item, Item]:
-    """A call of the lower level that is summed by the upper one."""
+    """A call of the lower level, and its sum in the upper level."""
     return Item(partial, column), Item(exp.Sum(this=col(column.name)), Column(column.name, sum_type(column.type) or ""))
 
 

@@ -1,7 +1,7 @@
 """Give rows that an ORDER BY leaves equal one fixed order, so that every evaluation of a window gives the same result.
 
 The order continues with all other columns of the rows. Rows that are equal in these as well are the same row twice, so
-that it makes no difference which of them is first. This runs after unused columns are dropped, and leaves alone the
+that it makes no difference which of them is first. This runs after unused columns are dropped, and does not change
 functions whose result is the same for all equal rows (RANK, sums over a RANGE).
 """
 
@@ -19,7 +19,7 @@ _WHOLE = {"start": "UNBOUNDED", "start_side": "PRECEDING", "end": "UNBOUNDED", "
 
 
 def fix_order(relation: Relation) -> Relation:
-    """The same query with its open window calls closed."""
+    """The same query with a fixed order for window calls whose result is open."""
 
     def fixed(node: Relation) -> Relation:
         if not isinstance(node, Window):
@@ -37,7 +37,7 @@ def _fixed(item: Item, rows: Relation) -> Item:
     window = window.copy()
     order, keys = order_of(window), window.args.get("partition_by") or []
     if _ends_among_equals(window):
-        # all equals are in the frame: the last of them is the last of those with the same keys
+        # all equal rows are in the frame: the last of them is the last of those with the same keys
         keys, order = [*keys, *(o.this for o in order)], []
         window.set("partition_by", [k.copy() for k in keys])
     decided = {e.name for e in (*keys, *(o.this for o in order)) if isinstance(e, exp.Column)}

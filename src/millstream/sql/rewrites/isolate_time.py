@@ -1,9 +1,9 @@
 """Move the current time into filters and projections, which alone have delta rules for it (`diff.current_time`).
 
-A condition of an inner join becomes a filter above it. In other joins, a condition on a side that only decides which
-rows are partners becomes a filter of that side; any other condition on one side becomes a column of that side, true or
-false, so that only the rows change for which it does. For a condition that compares both sides with the time, the time
-becomes a column of the right side. Arguments of aggregates and windows are columns already.
+A condition of an inner join becomes a filter above it. In other joins, a condition on one side becomes a filter of that
+side, if the side only determines which rows have a partner; otherwise it becomes a boolean column of that side, so that
+only the rows change for which it does. For a condition that compares both sides with the time, the time becomes a
+column of the right side. Arguments of aggregates and windows are already columns.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class _Sides:
     numbers: count[int]
 
     def joined(self, node: OuterJoin | SemiJoin | AntiJoin, conditions: list[exp.Expr]) -> Relation:
-        """The join by conditions without the time."""
+        """The join with conditions that do not use the time."""
         own = {c.name for c in node.left.columns}, {c.name for c in node.right.columns}
         kept = [self._moved(c, node, *own) if reads_clock(c) else c for c in conditions]
         join = replace(node, left=self.left, right=self.right, condition=all_of(c for c in kept if c is not None))
         return join if join.schema == node.schema else Project(join, keep(node.columns))
 
     def _moved(self, condition: exp.Expr, node: Relation, left: set[str], right: set[str]) -> exp.Expr | None:
-        """What remains of a condition in the join."""
+        """What remains of a condition in the join; None if nothing does."""
         names = referenced(condition)
         keeps_rows_of_right = isinstance(node, OuterJoin) and node.kind == "full"
         if names <= right and not keeps_rows_of_right:

@@ -1,8 +1,8 @@
-"""Make an outer join an inner one where rows without a partner are dropped above it.
+"""Turn an outer join into an inner one if rows without a partner are dropped above it.
 
 `t LEFT JOIN u ... WHERE u.c > 1` keeps no row that was padded with NULLs, and a scalar subquery compared in WHERE is
-such a join. Spark's optimizer does this for the query itself; a delta gains more, since an inner join needs no partners
-counted and is flattened into the joins around it.
+such a join. Spark's optimizer does this for the query itself; a delta gains more, since an inner join need not count
+partners and is merged into the joins around it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from millstream.sql.lowering.conditions import filtered, inner_join
 _TRUE, _FALSE, _NULL, _VALUE = "true", "false", "null", "value"
 _ANYTHING = frozenset({_TRUE, _FALSE, _NULL, _VALUE})
 
-# NULL where one operand is
+# operators that return NULL if one operand is NULL
 _STRICT = (
     exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.DPipe,
     exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like,
@@ -49,7 +49,7 @@ def outer_to_inner(relation: Relation) -> Relation:
     def visit(node: Relation, required: Sequence[exp.Expr]) -> Relation:
         if counts[node] == 1:
             return rebuilt(node, required)
-        if node not in done:  # read in several places, of which each may require something else
+        if node not in done:  # it is read in several places, each of which may require something else
             done[node] = rebuilt(node, ())
         return done[node]
 
@@ -95,13 +95,13 @@ def outer_to_inner(relation: Relation) -> Relation:
 
 
 def _rejects_nulls(required: Iterable[exp.Expr], side: Relation) -> bool:
-    """Whether no row whose columns of that side are all NULL meets what is required."""
+    """Whether no row whose columns of that side are all NULL satisfies the required conditions."""
     padded = frozenset(c.name for c in side.columns)
     return any(_TRUE not in _outcomes(condition, padded) for condition in required)
 
 
 def _outcomes(expression: exp.Expr, padded: frozenset[str]) -> frozenset[str]:
-    """The possible values of an expression if some columns are NULL; any value where that is not known."""
+    """The possible values of an expression if some columns are NULL; any value if that is not known."""
     match expression:
         case exp.Column():
             return frozenset({_NULL}) if expression.name in padded else _ANYTHING
@@ -135,7 +135,7 @@ def _outcomes(expression: exp.Expr, padded: frozenset[str]) -> frozenset[str]:
 
 
 def _combined(left: str, right: str, weak: str, strong: str) -> str:
-    """AND and OR of three values; `strong` decides, `weak` leaves it to the other side."""
+    """AND and OR in three-valued logic: `strong` determines the result, with `weak` the other side does."""
     if strong in (left, right):
         return strong
     return right if left == weak else left

@@ -1,7 +1,7 @@
 """Drop unused columns, down to the scans: a refresh then reads and moves only what the query needs.
 
-The branches of a UNION keep all their columns, since there a column decides which rows are equal. A relation that
-stands in the tree twice (a CTE) keeps what either place needs, so that it stays one relation with one delta.
+The branches of a UNION keep all their columns, since they determine which rows are equal. A relation that occurs in the
+tree twice (a CTE) keeps what either place needs, so that it stays one relation with one delta.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Merge joins in subqueries into the join that reads them, so that the n-ary delta rule sees all inputs side by side.
 
-`(SELECT a + 1 AS x FROM t JOIN u ...) JOIN v` becomes one join of t, u and v with `a + 1` computed above it. Left
-alone, a change of v would be joined with the subquery's old contents, which is the whole of t joined with the whole
-of u.
+`(SELECT a + 1 AS x FROM t JOIN u ...) JOIN v` becomes one join of t, u and v with `a + 1` computed above it. Without
+this rewrite, a change of v would be joined with the subquery's old contents, which is the whole of t joined with the
+whole of u.
 
 A relation that is read in several places (a CTE) stays one, so that its delta is computed once. But a row of constants,
-as in `WITH p AS (SELECT now() - INTERVAL 1 DAY AS since)`, is not joined at all: its values stand where they are used.
+as in `WITH p AS (SELECT now() - INTERVAL 1 DAY AS since)`, is not joined: its values are inserted where they are used.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def _with_own_joins(join: InnerJoin, before: Relation, counts: Mapping[Relation,
 
 
 def _is_own_join(relation: Relation, counts: Mapping[Relation, int]) -> bool:
-    """Whether below filters and projections there is a join that is read here and nowhere else."""
+    """Whether there is a join below filters and projections that is read only here."""
     while counts[relation] == 1 and isinstance(relation, Filter | Project):
         relation = relation.input
     return counts[relation] == 1 and isinstance(relation, InnerJoin)
 
 
 def _is_one_row(relation: Relation) -> bool:
-    """Whether it is a row of constants, or none."""
+    """Whether a relation is a row of constants, perhaps filtered."""
     while isinstance(relation, Filter | Project):
         relation = relation.input
     return isinstance(relation, OneRow)
@@ -108,5 +108,5 @@ def _opened(relation: Relation) -> _Opened:
             values = {i.column.name: substitute(i.expression, inner.values) for i in relation.items}
             return _Opened(inner.inputs, inner.conditions, values)
         case OuterJoin() | SemiJoin() | AntiJoin() | UnionAll() | Aggregate() | Opaque():
-            raise TypeError(f"{type(relation).__name__} is no inner join")
+            raise TypeError(f"{type(relation).__name__} is not an inner join")
     assert_never(relation)

@@ -1,7 +1,7 @@
-"""Which statement a SQL text is: one of millstream's own, or a plain one and what that writes.
+"""Recognises statements: millstream's own, and plain Spark statements with the objects they write.
 
-Works on the tokens of sqlglot's Spark tokenizer and never renders: a query is the exact slice of the text after AS,
-and a plain statement goes to Spark as it was written. Positions count from the start of the text that was given.
+It works on the tokens of sqlglot's Spark tokenizer and never prints SQL: a query is the exact slice of the text after
+AS, and a plain statement goes to Spark as it was written. Positions count from the start of the given text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a statement can be: millstream's own, or a plain one and what it writes."""
+"""The kinds of statements: millstream's own, and plain Spark statements with the objects they write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SESSION_CATALOG = "spark_catalog"
 
 @dataclass(frozen=True, slots=True)
 class ServeClause:
-    """SERVE TO: where, and with which options; those that were not given are None or empty."""
+    """SERVE TO: the table and the options; options that were not given are None or empty."""
 
     to: str
     owner: str | None = None
@@ -92,9 +92,9 @@ class ExplainStreamTable:
 
 @dataclass(frozen=True, slots=True)
 class AttachDatabase:
-    """ATTACH POSTGRES. The address may still contain a password, for which it will be refused.
+    """ATTACH POSTGRES. The address may still contain a password; such an address is refused later.
 
-    `numeric` has columns as written, and the ranges declared for them.
+    `numeric` holds the columns as written, and the ranges declared for them.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Effect(StrEnum):
     DEFINITION = "DEFINITION"  # creates, alters or removes an object
     FILES = "FILES"  # rewrites or removes files; the rows stay
     SESSION = "SESSION"  # changes this session only
-    UNKNOWN = "UNKNOWN"  # Spark knows, or refuses it
+    UNKNOWN = "UNKNOWN"  # not known here: Spark runs or refuses it
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Target:
         return TableName(parts[0] if len(parts) == 2 else current_schema.lower(), parts[-1])
 
     def schema_name(self) -> str | None:
-        """The name of a schema, where `Other.kind` is SCHEMA; None for another catalog's."""
+        """The name of a schema, if `Other.kind` is SCHEMA; None for another catalog's schema."""
         parts = [p.lower() for p in self.parts]
         if len(parts) == 2 and parts[0] == SESSION_CATALOG:
             parts = parts[1:]
@@ -154,10 +154,10 @@ class Target:
 class Other:
     """A plain Spark statement: the text as given, and what it does to which objects.
 
-    `verb` is the word that decides (INSERT for `WITH … INSERT INTO …`), `kind` what the targets are: TABLE, VIEW,
-    FUNCTION, SCHEMA, VARIABLE or DIRECTORY, SCRIPT for a whole `BEGIN … END`, None where nothing is named.
-    `changes_columns` is set for an ALTER TABLE that drops, renames, retypes or replaces columns; `columns` then names
-    them (empty: any may be meant).
+    `verb` is the decisive word (INSERT for `WITH … INSERT INTO …`), `kind` what the targets are: TABLE, VIEW, FUNCTION,
+    SCHEMA, VARIABLE or DIRECTORY, SCRIPT for a whole `BEGIN … END`, None if nothing is named. `changes_columns` is set
+    for an ALTER TABLE that drops, renames, retypes or replaces columns; `columns` then names them (empty: any column
+    may be affected).
     """
 
     text: str

@@ -46,7 +46,7 @@ _STATUS = ("status", (Status.ACTIVE, Status.SUSPENDED), Code.STATUS_INVALID)
 
 
 def own_statement(s: Scanner) -> OwnStatement | None:
-    """The statement if it is one of ours; the scanner has not moved if it is not."""
+    """The statement, if it is one of ours; otherwise None, and the scanner has not moved."""
     for phrase, form, read in _OWN:
         if s.accept(phrase):
             s.form = form
@@ -190,7 +190,7 @@ _OWN: tuple[tuple[str, str, Callable[[Scanner], OwnStatement]], ...] = (
 
 
 def _table_name(s: Scanner) -> TableName:
-    tokens = s.name(quotes='`"')  # PostgreSQL's quotes too; to Spark's tokenizer they are a string
+    tokens = s.name(quotes='`"')  # PostgreSQL's quotes too, which Spark's tokenizer reads as a string
     if not tokens:
         s.fail("a name")
     parts = [t.text for t in tokens]

@@ -16,7 +16,7 @@ from millstream.sql.statements.scanner import Piece, Scanner, begins_script, pie
 _INSERT = "INSERT [WITH SCHEMA EVOLUTION] INTO|OVERWRITE [TABLE]"
 _KINDS = "TABLE|VIEW|FUNCTION|SCHEMA|DATABASE|NAMESPACE"
 
-# The words before a target and what the statement does to it: `[…]` may be missing, `A|B` is a choice, `*` any token.
+# The words before a target and what the statement does to it: `[…]` is optional, `A|B` is a choice, `*` is any token.
 _FORMS: tuple[tuple[str, Effect], ...] = (
     ("INSERT [WITH SCHEMA EVOLUTION] OVERWRITE [LOCAL] DIRECTORY", Effect.ROWS),
     (_INSERT, Effect.ROWS),
@@ -80,7 +80,7 @@ def classify(s: Scanner) -> Other:
 
 
 def _match(s: Scanner, pattern: str) -> list[str]:
-    """The words and phrases of the pattern that the text has, which the scanner has then passed; none if it differs."""
+    """The words and phrases of the pattern that match; the scanner moves past them. Empty if the text differs."""
     matched: list[str] = []
     for step in re.findall(r"\[[^]]+\]|\S+", pattern):
         if step == "*" and s.peek() is not None:
@@ -124,7 +124,7 @@ def _target(s: Scanner, name_allowed: bool = True) -> Target | None:
     first = s.peek()
     if first is None:
         return None
-    # A session may read double quotes as a name's.
+    # In some sessions, double quotes enclose a name.
     is_path = s.text[first.start] == "'" or _ABSOLUTE_PATH.match(first.text)
     if is_path and s.accept_type(TokenType.STRING):
         return Target(path=first.text, position=s.span(first, first))
@@ -162,7 +162,7 @@ def _named(parts: list[str], position: Position) -> Target:
 
 
 def _altered(s: Scanner, other: Other) -> Other:
-    """What follows the name in an ALTER; only clauses that remove or change columns are distinguished."""
+    """Read what follows the name in an ALTER; only clauses that remove or change columns are distinguished."""
     if s.accept("RENAME TO"):
         return replace(other, renamed_to=_target(s))
     if other.kind != "TABLE":
@@ -227,7 +227,7 @@ def _multi_insert(s: Scanner) -> tuple[Target, ...]:
 def _execute_immediate(s: Scanner) -> Other:
     literal = s.peek()
     if literal is None or not s.accept_type(TokenType.STRING) or (s.peek() and not s.at("INTO") and not s.at("USING")):
-        return Other(s.text, "EXECUTE")  # computed: only Spark will know
+        return Other(s.text, "EXECUTE")  # a computed statement, which only Spark knows
     pieces = [p for p in pieces_of(literal.text) if not p.is_empty]
     scanner = Scanner(literal.text, pieces[0]) if len(pieces) == 1 else None
     if scanner is None or own_statement(scanner) is not None:

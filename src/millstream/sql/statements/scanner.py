@@ -1,4 +1,4 @@
-"""A text as words: cut at semicolons, scanned from left to right, never rendered."""
+"""A text as words: split at semicolons, scanned from left to right, never printed again."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def begins_script(tokens: Sequence[Token], first: int, index: int) -> bool:
 
 
 def _script_end(tokens: Sequence[Token], index: int) -> int:
-    """The index of the END that closes the BEGIN at `index`; of IF, LOOP and the like, `END IF` is passed over."""
+    """The index of the END that closes the BEGIN at `index`; `END IF`, `END LOOP` and the like are skipped."""
     depth = 0
     for at in range(index, len(tokens)):
         word = word_of(tokens[at])
@@ -109,7 +109,7 @@ class Scanner:
         self.text = text
         self.piece = piece
         self.index = 0
-        self.form = ""  # of the statement that was recognised, for the hint
+        self.form = ""  # the syntax of the statement that was recognised, for the hint
 
     def peek(self, ahead: int = 0) -> Token | None:
         index = self.index + ahead
@@ -139,7 +139,7 @@ class Scanner:
         return self
 
     def last(self, value: T) -> T:
-        """The value, which must have been the last thing of the statement."""
+        """The value, after which the statement must end."""
         if self.peek() is not None or self.piece.broken_at is not None:
             self.fail("the end of the statement")
         return value
@@ -202,7 +202,7 @@ class Scanner:
 
 
 def schemas_in(text: str) -> Iterator[tuple[str, int]]:
-    """The words before a dot or after SCHEMA, each with its place: schemas, and also tables and aliases.
+    """The words before a dot or after SCHEMA, each with its offset: schemas, and also tables and aliases.
 
     >>> list(schemas_in("SELECT 'a.b' FROM spark_catalog.`x`.t -- c.d"))
     [('x', 32)]

@@ -14,7 +14,7 @@ _OPTIONS = ("owner", "grants", "user_triggers")
 
 
 def serve_clause(s: Scanner) -> ServeClause:
-    """What comes after the words SERVE TO."""
+    """Read what follows the words SERVE TO."""
     to = _served_name(s)
     after = s.peek(1)
     if not s.at("WITH") or after is None or after.token_type is not TokenType.L_PAREN:

@@ -1,1 +1,1 @@
-"""Queries as text: with their tables exchanged for others, and with recursion split into loops."""
+"""Queries as text: with their tables replaced by others, and with recursion split into loops."""

@@ -1,6 +1,6 @@
-"""Texts with `WITH RECURSIVE ... UNION`, which Spark parses but does not run: split into queries that it runs.
+"""Splits texts with `WITH RECURSIVE ... UNION`, which Spark parses but does not run, into queries that it runs.
 
-As in `table_exchange` the text is cut and reassembled, not printed from a tree, so that it stays what the user wrote.
+As in `table_exchange`, the text is cut and reassembled, not printed from a tree, so that it stays what the user wrote.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from millstream.sql.parse import parse_query
 from millstream.sql.refusals.unsupported import unsupported
 
 FRONTIER = f"{naming.RESERVED_PREFIX}last_found"
-"""What the step of a loop reads in place of the recursion."""
+"""The table that the step of a loop reads in place of the recursion."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextLoop:
-    """A recursion with UNION: `base` returns its first rows, `step` more from those in `FRONTIER`; all are `found`."""
+    """A recursion with UNION: `base` returns the first rows, `step` derives more from `FRONTIER`; `found` holds all."""
 
     base: str
     step: str
@@ -45,7 +45,7 @@ class _Cut:
 
 
 def with_union_all(text: str) -> str:
-    """The text with UNION ALL in place of each recursion's UNION, whose types or errors Spark can determine.
+    """The text with UNION ALL in place of each recursion's UNION, so that Spark can determine its types or errors.
 
     >>> with_union_all("WITH RECURSIVE r AS (SELECT 1 AS n UNION SELECT n FROM r) SELECT n FROM r UNION SELECT 2")
     'WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n FROM r) SELECT n FROM r UNION SELECT 2'
@@ -53,17 +53,17 @@ def with_union_all(text: str) -> str:
     try:
         cuts = [cut for with_ in _recursive(text) for cut in _cuts(text, with_)]
     except MillstreamError:
-        return text  # the parser does not know it
+        return text  # the parser cannot parse it
     for start, end in sorted((cut.ends for cut in cuts if cut.ends is not None), reverse=True):
         text = f"{text[:start]}UNION ALL{text[end:]}"
     return text
 
 
 def unrolled(text: str) -> tuple[tuple[TextLoop, ...], str]:
-    """The loops to run in this order, and then the query over what they have found.
+    """The loops to run, in this order, and the query over their results, to run after them.
 
     Raises:
-        MillstreamError: UNSUPPORTED_SQL if such a recursion stands in a subquery.
+        MillstreamError: UNSUPPORTED_SQL if such a recursion is in a subquery.
     """
     loops: list[TextLoop] = []
     for with_ in _recursive(text):
@@ -72,7 +72,7 @@ def unrolled(text: str) -> tuple[tuple[TextLoop, ...], str]:
             continue
         if not isinstance(with_.parent, exp.Query) or with_.parent.parent is not None:
             raise unsupported("a recursion with UNION in a subquery", with_, text, "move it to the WITH at the top")
-        before = ""  # the expressions so far, those with loops by what these have found
+        before = ""  # the expressions so far; loops are replaced by their results
         rest, behind = text[: cuts[0].start], cuts[0].start
         for cut in cuts:
             rest += text[behind : cut.start]
@@ -94,7 +94,7 @@ def unrolled(text: str) -> tuple[tuple[TextLoop, ...], str]:
 
 def _recursive(text: str) -> list[exp.With]:
     if "recursive" not in text.lower():
-        return []  # most texts, which then need not be parsed once more
+        return []  # most texts; they need not be parsed again
     return [with_ for with_ in parse_query(text).find_all(exp.With) if with_.args.get("recursive")]
 
 
@@ -118,7 +118,7 @@ def _cut(cte: exp.CTE, tokens: list[Token], position: int) -> _Cut:
 
 
 def _last_union(tokens: list[Token]) -> tuple[int, int] | None:
-    """The last UNION that is in no parentheses: set operations are read from the left."""
+    """The last UNION outside parentheses: set operations associate to the left."""
     depth, found = 0, None
     for token, following in pairwise(tokens):
         depth += _deeper(token)
@@ -128,7 +128,7 @@ def _last_union(tokens: list[Token]) -> tuple[int, int] | None:
 
 
 def _closing(tokens: list[Token], position: int) -> int:
-    """The parenthesis that closes the one at a position."""
+    """The index of the parenthesis that closes the one at a position."""
     depth = 0
     for index in range(position, len(tokens)):
         depth += _deeper(tokens[index])

@@ -1,6 +1,6 @@
-"""The query's own text with its tables exchanged: what `FULL` without a delta plan and `verify` run.
+"""The user's text with other tables: what `FULL` without a delta plan and `verify` run.
 
-Working on the text, not on a tree that is printed, keeps every literal and function as the user wrote it.
+Working on the text, not on a printed tree, keeps every literal and function as the user wrote it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class TableReference:
 
 
 def table_references(text: str) -> tuple[TableReference, ...]:
-    """The tables a query reads, in the order of the text; names of CTEs are not included."""
+    """The tables that a query reads, in the order of the text, without the names of CTEs."""
     found = [_reference(table) for table in real_tables(parse_query(text))]
     return tuple(sorted(found, key=lambda r: r.start))
 
 
 def exchange_tables(text: str, replacement: Callable[[TableReference], str]) -> str:
-    """Replace each table by other SQL; if it had no alias, columns may still be qualified by its name.
+    """Replace each table with other SQL; if it had no alias, columns may still be qualified with its name.
 
     >>> exchange_tables("SELECT orders.id FROM orders", lambda r: "v1")
     'SELECT orders.id FROM v1 AS `orders`'
@@ -78,7 +78,7 @@ def _exchanged(text: str, tree: exp.Expr, replacement: Callable[[TableReference]
 
 
 def _schemas_of_columns(tree: exp.Expr, tables: set[tuple[str, ...]]) -> Iterator[tuple[int, int]]:
-    """The spans of `schema.` in `schema.table.column`: once the table is exchanged, only its alias is known."""
+    """The spans of `schema.` in `schema.table.column`: once the table is replaced, only its alias exists."""
     tables = {t for t in tables if len(t) > 1}
     for column in tree.find_all(exp.Column):
         parts = [part.name.lower() for part in column.parts]
@@ -144,7 +144,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment_literal(moment: datetime) -> str:
-    """A moment as a constant of Spark's SQL, independent of the session's time zone.
+    """An instant as a constant in Spark's SQL, independent of the session's time zone.
 
     >>> moment_literal(EPOCH + timedelta(seconds=1))
     'TIMESTAMP_MICROS(1000000)'
@@ -153,7 +153,7 @@ def moment_literal(moment: datetime) -> str:
 
 
 def bind_current_time(text: str, moment: datetime) -> str:
-    """Replace functions of the current time by the time of a refresh.
+    """Replace functions of the current time with the time of a refresh.
 
     >>> bind_current_time("SELECT now(), 'now()' FROM t", EPOCH)
     "SELECT TIMESTAMP_MICROS(0), 'now()' FROM t"
@@ -176,7 +176,7 @@ def bind_current_time(text: str, moment: datetime) -> str:
 
 
 _BEFORE_NAMES = {TokenType.DOT, TokenType.ALIAS}
-# the last as the parser prints it; to Spark it would be a column
+# the parser prints the last one without parentheses, which Spark would read as a column
 _WITHOUT_PARENTHESES = {"current_timestamp", "current_date", "localtimestamp"}
 
 

@@ -11,7 +11,7 @@ from kits.wal_shops import WalShop, new_wal_shop
 from millstream.postgres.address import Address
 from millstream.postgres.connection import connect
 from millstream.sources.postgres.server.privileges import missing_grants
-from millstream.sources.postgres.wal.eligibility import server_obstacles
+from millstream.sources.postgres.wal.eligibility import server_hindrances
 from millstream.sources.postgres.wal.slot import (
     drop_slot,
 )
@@ -35,9 +35,9 @@ def test_where_a_service_has_a_role_for_replication_that_one_is_wanted() -> None
             superuser.execute(f"CREATE ROLE {STRANGER} LOGIN; CREATE ROLE rds_replication".encode())
         with connect(Address.parse(shop.server.url(shop.name, STRANGER))) as connection:
             lacking = f'GRANT "rds_replication" TO "{STRANGER}"'
-            assert [o.remedy for o in server_obstacles(connection, shop.slot.name)] == [lacking]
+            assert [o.remedy for o in server_hindrances(connection, shop.slot.name)] == [lacking]
             assert f"{lacking};" in missing_grants(connection, "changes", wal=True).required
             with server.superuser() as superuser:
                 superuser.execute(f"GRANT rds_replication TO {STRANGER}".encode())
-            assert server_obstacles(connection, shop.slot.name) == ()
+            assert server_hindrances(connection, shop.slot.name) == ()
             assert f"{lacking};" not in missing_grants(connection, "changes", wal=True).required

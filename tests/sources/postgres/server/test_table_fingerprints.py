@@ -9,7 +9,7 @@ import pytest
 from kits.shops import Shop
 from millstream.postgres.connection import Connection
 from millstream.sources.postgres.server.relations import find_named
-from millstream.sources.postgres.server.snapshot_transaction import polling
+from millstream.sources.postgres.server.snapshot_transaction import tick_transaction
 from millstream.sources.postgres.server.table_fingerprints import TableFingerprint, read_fingerprints
 
 pytestmark = pytest.mark.postgres
@@ -30,7 +30,7 @@ def connection(shop: Shop) -> Iterator[Connection]:
 def fingerprint(connection: Connection, table: str, *columns: str) -> TableFingerprint:
     relation = find_named(connection, "public", table)
     assert relation is not None
-    with polling(connection):
+    with tick_transaction(connection):
         return read_fingerprints(connection, {relation.oid: columns})[relation.oid]
 
 
@@ -60,13 +60,13 @@ def fingerprint(connection: Connection, table: str, *columns: str) -> TableFinge
 def test_what_moves(connection: Connection, shop: Shop, statements: list[str], moves: set[str]) -> None:
     relation = find_named(connection, "public", "t")
     assert relation is not None
-    with polling(connection):
+    with tick_transaction(connection):
         before = read_fingerprints(connection, {relation.oid: ("id", "a", "b", "m")})[relation.oid]
     assert before.key == ("b", "id")
     with shop.owner() as owner:
         for statement in statements:
             owner.execute(statement)
-    with polling(connection):
+    with tick_transaction(connection):
         after = read_fingerprints(connection, {relation.oid: ("id", "a", "b", "m")})[relation.oid]
     names = ("name", "shape", "storage", "key")
     assert {name for name in names if getattr(before, name) != getattr(after, name)} == moves
@@ -113,7 +113,7 @@ def test_harmless_changes_are_distinguished_from_others(connection: Connection, 
         owner.execute("ALTER TABLE u ALTER COLUMN a TYPE bigint")
         assert now() == (False, False)
         owner.execute("DROP TABLE u")
-        with polling(connection):
+        with tick_transaction(connection):
             assert read_fingerprints(connection, {before.oid: ("id", "a")}) == {}
 
 
@@ -149,7 +149,7 @@ def test_the_primary_key_comes_before_a_replica_identity(connection: Connection,
 
 
 def test_a_table_that_is_gone(connection: Connection) -> None:
-    with polling(connection):
+    with tick_transaction(connection):
         assert read_fingerprints(connection, {1: ("a",)}) == {}
         assert read_fingerprints(connection, {}) == {}
 

@@ -8,7 +8,7 @@ import pytest
 
 from kits.wal_shops import WalShop, new_wal_shop
 from millstream.errors import Code, MillstreamError
-from millstream.sources.postgres.wal.eligibility import server_obstacles
+from millstream.sources.postgres.wal.eligibility import server_hindrances
 from millstream.sources.postgres.wal.slot import (
     drop_slot,
 )
@@ -36,8 +36,8 @@ def test_without_logical_wal_the_setting_is_named() -> None:
     with Server(FAST) as server:
         shop = new_wal_shop(server)
         with shop.connect() as connection:
-            (obstacle,) = server_obstacles(connection, shop.slot.name)
-            assert "wal_level" in obstacle.what
+            (hindrance,) = server_hindrances(connection, shop.slot.name)
+            assert "wal_level" in hindrance.what
         with pytest.raises(MillstreamError) as caught:
             create_slot(shop.address, shop.slot.name, 5)
         assert code_of(caught) is Code.DATABASE_UNFIT

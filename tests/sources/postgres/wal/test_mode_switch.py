@@ -13,7 +13,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.sources.postgres.server.relations import find_relation
 from millstream.sources.postgres.triggers.trigger_catalog import captured_tables
 from millstream.sources.postgres.values.types import mirror_columns
-from millstream.sources.postgres.wal.eligibility import Obstacle, WalTable
+from millstream.sources.postgres.wal.eligibility import Hindrance, WalTable
 from millstream.sources.postgres.wal.mode_switch import (
     CapturedTable,
     OngoingTransition,
@@ -219,7 +219,7 @@ def test_a_publication_that_was_changed_in_between_is_a_loss(shop: WalShop, foll
         capture.poll()
     assert caught.value.code is Code.CAPTURE_LOST
     found = check_readiness(capture.own, shop.slot, list(capture.captured.values()))
-    assert not found.obstacles
+    assert not found.hindrances
     with pytest.raises(MillstreamError):
         check_published(shop.slot, {}, found)
     check_published(shop.slot, found.published, found)
@@ -242,7 +242,7 @@ TABLE = WalTable("t", 1, "public.t", (), (), True, {})
 
 FIT = WalReadiness((TABLE,), (), (), {})
 
-UNFIT = WalReadiness((), (Obstacle(None, "wal_level is replica", "raise it"),), (), {})
+UNFIT = WalReadiness((), (Hindrance(None, "wal_level is replica", "raise it"),), (), {})
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_the_owner_publishes_by_himself(shop: WalShop) -> None:
             relation = find_relation(connection, "t")
             captured = [CapturedTable("t", relation, mirror_columns(relation))]
             found = check_readiness(connection, shop.slot, captured)
-            assert not found.obstacles
+            assert not found.hindrances
             assert found.unpublished
             assert next_step("auto", TRIGGER, found) is Step.BEGIN
             begin(connection, shop.slot, captured, NOW)

@@ -270,9 +270,9 @@ def test_a_table_without_a_key_gets_the_statement_that_makes_it_eligible(shop: W
 
         def remedies(name: str, *columns: str) -> list[str]:
             relation = find_relation(connection, name)
-            tables, obstacles = wal_tables(connection, [("x", relation, mirror_columns(relation, columns or None))])
-            assert bool(tables) != bool(obstacles)
-            return [o.remedy for o in obstacles]
+            tables, hindrances = wal_tables(connection, [("x", relation, mirror_columns(relation, columns or None))])
+            assert bool(tables) != bool(hindrances)
+            return [o.remedy for o in hindrances]
 
         assert remedies("t") == ['ALTER TABLE "public"."t" REPLICA IDENTITY FULL']
         assert remedies("u") == ['ALTER TABLE "public"."u" SET LOGGED']

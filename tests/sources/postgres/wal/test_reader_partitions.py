@@ -67,7 +67,7 @@ def test_a_partition_and_its_parent(kit: Kit, writer: Writer, first: str, second
         kit.tick()
         kit.assert_exact(writer, "part", "whole", "plain")
     assert kit.database.mode is CaptureMode.TRIGGER
-    assert "the WAL gives its changes as those of public.whole" in (kit.database.state.hindered or "")
+    assert "the WAL reports its changes as those of public.whole" in (kit.database.state.hindered or "")
     kit.forget("two")
     until(kit, CaptureMode.WAL, writer, first, "plain")
 

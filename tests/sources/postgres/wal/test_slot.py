@@ -13,7 +13,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.postgres.address import Address
 from millstream.postgres.connection import connect
 from millstream.sources.postgres.server.relations import find_relation
-from millstream.sources.postgres.wal.eligibility import ineligible_error, server_obstacles
+from millstream.sources.postgres.wal.eligibility import ineligible_error, server_hindrances
 from millstream.sources.postgres.wal.slot import (
     advance,
     check_slot,
@@ -107,10 +107,10 @@ def test_a_stranger_may_not_use_slots(shop: WalShop) -> None:
         with pytest.raises(MillstreamError) as caught:
             create_slot(address, "other", 5)
         assert code_of(caught) is Code.PRIVILEGE_MISSING
-        (obstacle,) = server_obstacles(connection, shop.slot.name)
-        assert obstacle.remedy == f'ALTER ROLE "{STRANGER}" REPLICATION'
-        error = ineligible_error([obstacle])
-        assert (error.code, error.hint) == (Code.DATABASE_UNFIT, obstacle.remedy)
+        (hindrance,) = server_hindrances(connection, shop.slot.name)
+        assert hindrance.remedy == f'ALTER ROLE "{STRANGER}" REPLICATION'
+        error = ineligible_error([hindrance])
+        assert (error.code, error.hint) == (Code.DATABASE_UNFIT, hindrance.remedy)
 
 
 def test_wal_that_the_server_threw_away_is_lost_capture() -> None:

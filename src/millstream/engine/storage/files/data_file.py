@@ -1,8 +1,8 @@
-"""Parquet files as Spark would write them, by pyarrow, with statistics that lose no row.
+"""Parquet files as Spark would write them, by pyarrow, with statistics that never make a reader miss a row.
 
 Minima and maxima are written for integers, strings and dates only. Delta's statistics are JSON: a decimal or a double
-would come back rounded, a timestamp cut to milliseconds, NaN not at all, and a reader that skips files by them would
-then miss rows.
+would be read back rounded, a timestamp truncated to milliseconds, NaN not at all, and a reader that skips files by
+these bounds would then miss rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEGACY_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legac
 
 
 class UnreadableFileError(Exception):
-    """A data file is missing, or written in a way only Spark reads right."""
+    """A data file is missing, or written in a way that only Spark reads correctly."""
 
 
 def has_bounds(data_type: pa.DataType) -> bool:
@@ -76,12 +76,12 @@ def _write(file: Path, rows: pa.Table) -> int:
 
 
 def open_writer(file: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """For rows that come one after the other: what is written at once is a row group."""
+    """A writer for rows that arrive in batches: each batch becomes a row group."""
     return pq.ParquetWriter(file, schema, **_OPTIONS)
 
 
 def statistics(rows: pa.Table, columns: Sequence[str]) -> Json:
-    """Row count, and null counts and bounds of those columns whose type allows it."""
+    """Row count, and null counts and bounds of the columns whose type allows them."""
     minima: dict[str, object] = {}
     maxima: dict[str, object] = {}
     nulls: dict[str, int] = {}
@@ -113,8 +113,8 @@ def _bound(scalar: pa.Scalar) -> int | str | None:
 
 
 def bound_as_json(value: object) -> int | str | None:
-    """A minimum or maximum for the log; `None` where it cannot be written as it is."""
-    # Delta cuts long strings and has to round the maximum up: leave the bound out instead.
+    """A minimum or maximum for the log; `None` if it cannot be written unchanged."""
+    # Delta truncates long strings and must round the maximum up: omit the bound instead.
     if isinstance(value, str):
         return value if len(value) <= _STRING_STATS_MAX else None
     if isinstance(value, date):
@@ -123,14 +123,14 @@ def bound_as_json(value: object) -> int | str | None:
 
 
 def loosened(stats: Json) -> str | None:
-    """The statistics of a file that got a deletion vector: its bounds hold, but may no longer be reached."""
+    """The statistics of a file that got a deletion vector: its bounds are valid, but may no longer be tight."""
     return json.dumps({**stats, "tightBounds": False}, separators=(",", ":"), ensure_ascii=False) if stats else None
 
 
 def read_rows(file: Path, schema: pa.Schema, *, dead: BitMap64 | None = None, only: BitMap64 | None = None) -> pa.Table:
     """The rows of a Parquet file as `schema`, without the dead ones, or only those at some positions.
 
-    A column the file lacks was added to the table later: NULLs.
+    A column that the file lacks was added to the table later: its values are NULL.
     """
     try:
         table, rows = _read(file, schema)
@@ -142,7 +142,7 @@ def read_rows(file: Path, schema: pa.Schema, *, dead: BitMap64 | None = None, on
             table, rows = table.filter(pa.array(keep)), int(keep.sum())
         return conformed(table, schema, rows)
     except FileNotFoundError as e:
-        raise UnreadableFileError(f"{file.name} is gone") from e
+        raise UnreadableFileError(f"{file.name} does not exist") from e
     except pa.ArrowException as e:
         raise UnreadableFileError(f"{file.name}: {e}") from e
 
@@ -171,6 +171,6 @@ def conformed(table: pa.Table, schema: pa.Schema, num_rows: int) -> pa.Table:
 
 
 def concatenated(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """All rows, in order; an empty table of `schema` for none."""
+    """All rows, in order; an empty table of `schema` if there are none."""
     parts = [t for t in tables if t.num_rows]
     return pa.concat_tables(parts) if parts else schema.empty_table()

@@ -1,9 +1,9 @@
-"""Deletion vectors: the positions of a file's dead rows, as the Delta protocol writes them down.
+"""Deletion vectors: the positions of a file's dead rows, in the format of the Delta protocol.
 
-A vector is a magic number and a 64-bit roaring bitmap in the portable format. It lies in the log itself (storage `i`,
-in Z85 text) or in a `deletion_vector_<uuid>.bin` beside the data (storage `u`), which may hold those of many files: a
-version byte, then per vector its size, its bytes and a checksum. Both are read; only the second is written, because
-VACUUM of delta-spark 4.4.0 fails on a table that holds the first.
+A vector is a magic number and a 64-bit roaring bitmap in the portable format. It is stored in the log itself (storage
+`i`, as Z85 text) or in a `deletion_vector_<uuid>.bin` next to the data (storage `u`), which may hold those of many
+files: a version byte, then per vector its size, its bytes and a checksum. We read both, and write only the second,
+because VACUUM of delta-spark 4.4.0 fails on a table that has the first.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _DIGIT = {c: i for i, c in enumerate(_ALPHABET)}
 
 
 class UnreadableVectorError(Exception):
-    """A deletion vector is missing, damaged, or stored in a way we do not know."""
+    """A deletion vector is missing, damaged, or stored in an unknown format."""
 
 
 def z85_encode(data: bytes) -> str:
-    """Text of 5 characters per 4 bytes; the bytes are filled up with zeros.
+    """Text of 5 characters per 4 bytes; the bytes are padded with zeros.
 
     >>> z85_encode(bytes([0x86, 0x4F, 0xD2, 0x6F, 0xB5, 0x59, 0xF7, 0x5B]))
     'HelloWorld'
@@ -45,7 +45,7 @@ def z85_encode(data: bytes) -> str:
 
 
 def z85_decode(text: str) -> bytes:
-    """The inverse of `z85_encode`, with its filling."""
+    """The inverse of `z85_encode`, including its padding."""
     raw = text.encode("ascii")
     out = bytearray()
     for start in range(0, len(raw), 5):
@@ -67,7 +67,7 @@ def to_numpy(bitmap: BitMap64) -> npt.NDArray[np.int64]:
 
 
 def read(root: Path, descriptor: Json | None) -> BitMap64:
-    """The dead rows a descriptor stands for; empty for a file without one."""
+    """The dead rows that a descriptor stands for; empty for a file without one."""
     if not descriptor:
         return BitMap64()
     storage, text, size = descriptor["storageType"], descriptor["pathOrInlineDv"], int(descriptor["sizeInBytes"])
@@ -91,7 +91,7 @@ def _read_stored(file: Path, offset: int, size: int) -> bytes:
             handle.seek(offset)
             block = handle.read(size + 8)
     except FileNotFoundError as e:
-        raise UnreadableVectorError(f"{file.name} is gone") from e
+        raise UnreadableVectorError(f"{file.name} does not exist") from e
     stored_size, data, checksum = block[:4], block[4 : 4 + size], block[4 + size :]
     if struct.unpack(">i", stored_size)[0] != size or struct.unpack(">I", checksum)[0] != zlib.crc32(data):
         raise UnreadableVectorError(f"{file.name} is damaged")
@@ -99,7 +99,7 @@ def _read_stored(file: Path, offset: int, size: int) -> bytes:
 
 
 def write(root: Path, bitmaps: Mapping[str, BitMap64]) -> dict[str, Json]:
-    """Store the vectors of several data files in one new file; their descriptors by the data files' paths."""
+    """Store the vectors of several data files in one new file; returns their descriptors by the data files' paths."""
     if not bitmaps:
         return {}
     name = uuid.uuid4()
@@ -123,7 +123,7 @@ def write(root: Path, bitmaps: Mapping[str, BitMap64]) -> dict[str, Json]:
 
 
 def stored_name(descriptor: Json | None) -> str | None:
-    """The path, relative to the table, of the `.bin` file a descriptor points to, if any."""
+    """The path, relative to the table, of the `.bin` file that a descriptor points to, if any."""
     if not descriptor or descriptor["storageType"] != "u":
         return None
     text = descriptor["pathOrInlineDv"]

@@ -1,6 +1,6 @@
 """Arrow's casts between types, where a value that the other type cannot hold is an error.
 
-Arrow promises that of every safe cast and keeps it, but for two kinds. A decimal that gets more decimals than there is
+Arrow guarantees this for every safe cast, with two exceptions. A decimal that is cast to a larger scale than there is
 room for wraps around at 2^128 (1e30 as DECIMAL(38,18) is 18960114910927365649.47…), and a double that is too large for
 a float becomes infinity.
 """
@@ -40,14 +40,14 @@ def exactly_typed(values: pa.ChunkedArray | pa.Array, wanted: pa.DataType) -> pa
     if _narrows_float(have, wanted):
         again = cast.cast(have)
         if not pc.all(pc.or_(pc.equal(again, values), pc.is_nan(values)), min_count=0).as_py():
-            raise pa.ArrowInvalid(f"a {have} has no {wanted} of the same value")
+            raise pa.ArrowInvalid(f"a value of {have} does not fit {wanted}")
     elif _holds_unchecked(have, wanted):
-        raise pa.ArrowInvalid(f"whether values of {have} fit {wanted} is not known")
+        raise pa.ArrowInvalid(f"cannot check whether values of {have} fit {wanted}")
     return cast
 
 
 def _may_wrap(have: pa.DataType, wanted: pa.DataType) -> bool:
-    """More decimals, and less room before the point; fewer decimals are checked by Arrow's division."""
+    """A larger scale, and fewer digits before the decimal point; for a smaller scale, Arrow's division checks."""
     return bool(wanted.scale > have.scale and have.precision - have.scale > wanted.precision - wanted.scale)
 
 
@@ -56,7 +56,7 @@ def _narrows_float(have: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _holds_unchecked(have: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a nested type holds numbers that such a cast converts."""
+    """Whether a nested type contains numbers that one of these two casts would convert."""
     if pa.types.is_decimal(have) and pa.types.is_decimal(wanted):
         return _may_wrap(have, wanted)
     if pa.types.is_nested(have) and pa.types.is_nested(wanted) and have.num_fields == wanted.num_fields:

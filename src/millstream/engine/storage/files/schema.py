@@ -48,7 +48,7 @@ _PLAIN: dict[type[DataType], pa.DataType] = {
 
 
 class UnsupportedTypeError(Exception):
-    """A type the direct path does not read or write (VARIANT, intervals, collated strings, ...)."""
+    """A type that the direct path does not read or write (VARIANT, intervals, collated strings, ...)."""
 
 
 @lru_cache(maxsize=512)
@@ -56,7 +56,7 @@ def spark_schema(schema_string: str) -> StructType:
     """The Spark schema of a `metaData` action.
 
     Raises:
-        UnsupportedTypeError: a type this PySpark has no class for.
+        UnsupportedTypeError: a type for which this PySpark has no class.
     """
     try:
         return StructType.fromJson(json.loads(schema_string))
@@ -80,7 +80,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def arrow_type(data_type: DataType) -> pa.DataType:
-    """The Arrow type of one column; `UnsupportedTypeError` where there is none that keeps the meaning."""
+    """The Arrow type of one column; raises `UnsupportedTypeError` if there is no equivalent."""
     plain = _PLAIN.get(type(data_type))
     if plain is not None:
         return plain
@@ -98,7 +98,7 @@ def arrow_type(data_type: DataType) -> pa.DataType:
 
 
 def delta_schema_string(schema: StructType) -> str:
-    """`schema` for a `metaData` action: every column nullable, nothing but names and types."""
+    """`schema` for a `metaData` action: every column nullable, only names and types."""
     plain = StructType([StructField(f.name, f.dataType, nullable=True) for f in schema.fields])
     return plain.json()
 
@@ -109,7 +109,7 @@ def columns_of(schema: StructType) -> tuple[tuple[str, str, bool], ...]:
 
 
 def narrowed(schema: StructType, columns: Sequence[str] | None) -> StructType:
-    """The fields `columns` names, in that order, found as Spark finds them: ignoring case."""
+    """The fields that `columns` names, in that order, found as in Spark: ignoring case."""
     if columns is None:
         return schema
     by_name = {f.name.lower(): f for f in schema.fields}

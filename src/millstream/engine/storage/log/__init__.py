@@ -1,1 +1,1 @@
-"""Reading a Delta log: its files, its actions, a table's state, and what a range of versions did."""
+"""Reading a Delta log: its files, its actions, a table's state, and what happened in a range of versions."""

@@ -35,25 +35,25 @@ class DataFile:
 
     @cached_property
     def stats(self) -> Json:
-        """The file's statistics; empty where the writer left them out."""
+        """The file's statistics; empty if the writer omitted them."""
         text = self.action.get("stats")
         return json.loads(text) if text else {}
 
     @cached_property
     def num_records(self) -> int | None:
-        """Rows in the file, dead ones included."""
+        """Rows in the file, including dead ones."""
         count = self.stats.get("numRecords")
         return int(count) if count is not None else None
 
     @property
     def num_dead(self) -> int:
-        """Rows the deletion vector removes."""
+        """Rows that the deletion vector removes."""
         vector = self.deletion_vector
         return int(vector["cardinality"]) if vector else 0
 
     @property
     def num_live(self) -> int | None:
-        """Rows a reader sees."""
+        """Rows that a reader sees."""
         return None if self.num_records is None else self.num_records - self.num_dead
 
 
@@ -83,7 +83,7 @@ class Metadata:
 
     @property
     def maps_columns(self) -> bool:
-        """Whether the files use other column names than the table."""
+        """Whether the files use different column names from the table."""
         return self.configuration.get("delta.columnMapping.mode", "none").lower() != "none"
 
 
@@ -122,7 +122,7 @@ class LogCommit:
 
     @property
     def metrics(self) -> Json:
-        """The writer's own counts, as texts."""
+        """The writer's own counts, as strings."""
         return self.info.get("operationMetrics") or {}
 
     @property
@@ -132,11 +132,11 @@ class LogCommit:
 
     @property
     def touches_files(self) -> bool:
-        """Whether files came or went, even if no row changed."""
+        """Whether files were added or removed, even if no row changed."""
         return bool(self.adds or self.removes)
 
     def count(self, *metrics: str) -> int | None:
-        """The sum of those metrics; `None` if one is missing."""
+        """The sum of the metrics; `None` if one is missing."""
         values = [self.metrics.get(m) for m in metrics]
         return None if any(v is None for v in values) else sum(int(str(v)) for v in values)
 

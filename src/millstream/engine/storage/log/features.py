@@ -1,6 +1,6 @@
 """Which tables the direct path may read, and which it may write.
 
-Everything is refused that is not known to be harmless: a table with a feature of a later Delta goes through Spark.
+Any feature that is not known to be harmless is refused: a table with a feature of a later Delta goes through Spark.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def reading_obstacle(state: TableState) -> str | None:
 
 
 def writing_obstacle(state: TableState) -> str | None:
-    """Why the table cannot be written without Spark; `None` for tables as we create them."""
+    """Why the table cannot be written without Spark; `None` for tables that we create."""
     protocol, metadata = state.protocol, state.metadata
     unknown = protocol.writer_features - _WRITABLE
     if protocol.min_writer != 7 or unknown:

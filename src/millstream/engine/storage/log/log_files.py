@@ -1,6 +1,6 @@
 """Reading the files of a `_delta_log` directory, straight from a POSIX file system.
 
-`LogFiles` is the port: `SparkLogFiles` reads the same through Spark where the lake lies elsewhere.
+`LogFiles` is the interface: `SparkLogFiles` reads the same through Spark if the lake is not on this machine.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _CHECKPOINT = re.compile(
 )
 
 Stamp = tuple[int, int, int]
-"""What distinguishes a file from another of the same name: inode, time and size."""
+"""The inode, time and size that distinguish a file from another of the same name."""
 
 
 class LogGoneError(Exception):
-    """Commits are missing: the table was dropped, or its log was cleaned up past the version asked for."""
+    """Commits are missing: the table was dropped, or its log was cleaned up past the requested version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +46,25 @@ class Listing:
 
 
 class LogFiles(Protocol):
-    """How the files of one table's log are reached."""
+    """Access to the files of one table's log."""
 
     def listing(self) -> Listing:
-        """All commits and checkpoints; empty where there is no table."""
+        """All commits and checkpoints; empty if there is no table."""
 
     def newest(self, at_least: int | None) -> int | None:
-        """The table's version, looked for from a version known to exist; `None` where there is no table."""
+        """The table's version, searched from a version known to exist; `None` if there is no table."""
 
     def stamp(self, version: int) -> Stamp | None:
-        """The identity of a commit's file, `None` if it is gone."""
+        """The identity of a commit's file; `None` if it no longer exists."""
 
     def commits(self, versions: Iterable[int]) -> Iterator[tuple[int, list[Json]]]:
-        """The actions of each commit; `LogGoneError` for one that is missing."""
+        """The actions of each commit; raises `LogGoneError` for a missing one."""
 
     def checkpoint(self, names: tuple[str, ...]) -> Iterator[Json]:
         """The actions of a checkpoint."""
 
     def missing(self, logged_paths: Iterable[str]) -> list[str]:
-        """Those data or change files that no longer exist; at least one of them if there are any."""
+        """The data or change files that no longer exist; at least one of them if there are any."""
 
 
 def commit_name(version: int) -> str:
@@ -77,7 +77,7 @@ def commit_name(version: int) -> str:
 
 
 def listing_of(names: Iterable[str]) -> Listing:
-    """Sort file names of a log; a checkpoint of several parts counts only if all are there."""
+    """Sort the file names of a log; a checkpoint of several parts counts only if all parts exist."""
     commits: set[int] = set()
     checkpoints: dict[int, list[str]] = {}
     for name in names:
@@ -106,14 +106,14 @@ class PosixLogFiles:
         self._log = root / LOG_DIRECTORY
 
     def listing(self) -> Listing:
-        """All commits and checkpoints; empty where there is no table."""
+        """All commits and checkpoints; empty if there is no table."""
         try:
             return listing_of(os.listdir(self._log))
         except (FileNotFoundError, NotADirectoryError):
             return Listing(frozenset(), {})
 
     def newest(self, at_least: int | None) -> int | None:
-        """The table's version, looked for from a version known to exist."""
+        """The table's version, searched from a version known to exist."""
         if at_least is None:
             return self.listing().newest
         version = at_least
@@ -122,7 +122,7 @@ class PosixLogFiles:
         return version
 
     def stamp(self, version: int) -> Stamp | None:
-        """The identity of a commit's file, `None` if it is gone."""
+        """The identity of a commit's file; `None` if it no longer exists."""
         try:
             stat = os.stat(self._log / commit_name(version))
         except (FileNotFoundError, NotADirectoryError):
@@ -139,7 +139,7 @@ class PosixLogFiles:
             yield version, [json.loads(line) for line in text.split("\n") if line.strip()]
 
     def checkpoint(self, names: tuple[str, ...]) -> Iterator[Json]:
-        """The actions of a checkpoint, of any of the three layouts."""
+        """The actions of a checkpoint, in any of the three layouts."""
         for name in names:
             for action in self._checkpoint_file(self._log / name):
                 sidecar = action.get("sidecar")
@@ -158,13 +158,13 @@ class PosixLogFiles:
             raise LogGoneError(f"checkpoint {file.name} is no longer in the log") from e
 
     def missing(self, logged_paths: Iterable[str]) -> list[str]:
-        """Those data or change files that no longer exist."""
+        """The data or change files that no longer exist."""
         found = ((path, file_in_table(self._root, path)) for path in logged_paths)
         return [path for path, file in found if file is not None and not file.exists()]
 
 
 def checkpoint_actions(table: pa.Table) -> Iterator[Json]:
-    """The rows of a checkpoint file as the JSON log would spell them: one action each, maps as objects."""
+    """The rows of a checkpoint file as in the JSON log: one action each, maps as objects."""
     for kind in ("protocol", "metaData", "txn", "add", "sidecar"):
         if kind not in table.column_names:
             continue

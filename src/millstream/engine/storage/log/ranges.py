@@ -1,4 +1,4 @@
-"""What happened between two versions, judged from the log alone: no Spark job, no data file opened."""
+"""What happened between two versions, determined from the log alone: no Spark job, no data file opened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.engine.storage.write.commit import ENGINE
 def classify(
     log: TableLog, after: int, upto: int, columns: Sequence[str] | None = None, table_id: str | None = None
 ) -> RangeSummary:
-    """Judge the commits `(after, upto]`.
+    """Classify the commits `(after, upto]`.
 
     Args:
         columns: the columns that are read; changes to others do not count as a changed schema.
@@ -43,7 +43,9 @@ def classify(
         return RangeSummary(RangeKind.LOST, reason=reason)
     missing = log.files.missing(_files_needed(changing))
     if missing:
-        return RangeSummary(RangeKind.LOST, reason=f"{len(missing)} files of past changes are gone, first {missing[0]}")
+        return RangeSummary(
+            RangeKind.LOST, reason=f"{len(missing)} files of past changes no longer exist, first {missing[0]}"
+        )
     return _summary(base, commits, reading_obstacle(base) or reading_obstacle(end))
 
 
@@ -51,7 +53,7 @@ def _schema_change(old: Metadata, new: Metadata, columns: Sequence[str] | None) 
     if old.configuration.get("delta.columnMapping.mode", "none") != new.configuration.get(
         "delta.columnMapping.mode", "none"
     ):
-        return "column mapping was switched"
+        return "the column mapping mode was changed"
     if old.schema_string == new.schema_string:
         return None
     try:
@@ -62,7 +64,7 @@ def _schema_change(old: Metadata, new: Metadata, columns: Sequence[str] | None) 
     if columns is None:
         watched = before.keys() | now.keys()
     else:
-        # Spark reads no feed across a column that was renamed or dropped under column mapping, used or not.
+        # Spark reads no feed across a column that was renamed or dropped with column mapping, even if it is not used.
         watched = {c.lower() for c in columns} | (before.keys() if new.maps_columns else set())
     changed = sorted(name for name in watched if before.get(name) != now.get(name))
     return f"column {changed[0]} changed" if changed else None
@@ -150,7 +152,7 @@ def _file_rows(old: DataFile | None, new: DataFile | None) -> int | None:
 
 
 def _recorded_counts(commit: LogCommit) -> tuple[int, int] | None:
-    """Rows inserted or deleted, and rows updated, by the metrics of the commands that write change files."""
+    """Rows inserted or deleted, and rows updated, from the metrics of the commands that write change files."""
     merged = commit.count("numTargetRowsInserted", "numTargetRowsDeleted")
     updated = commit.count("numTargetRowsUpdated")
     if merged is not None and updated is not None:

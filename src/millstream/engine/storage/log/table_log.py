@@ -1,4 +1,4 @@
-"""A table's log with memory: its version, its state at a version, its commits, each read once."""
+"""A cached view of a table's log: its version, its state at a version, its commits, each read once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMMITS_KEPT = 256
 
 @dataclass(frozen=True)
 class TableState:
-    """The table at one version: what all actions up to it add up to."""
+    """The table at one version: the result of all actions up to it."""
 
     version: int
     protocol: Protocol
@@ -28,7 +28,7 @@ class TableState:
 
     @cached_property
     def num_rows(self) -> int | None:
-        """Live rows; `None` where a file carries no statistics."""
+        """Live rows; `None` if a file has no statistics."""
         live = [f.num_live for f in self.files.values()]
         return None if None in live else sum(n for n in live if n is not None)
 
@@ -72,14 +72,14 @@ class TableLog:
             return self._newest() is not None
 
     def version(self) -> int:
-        """The newest version; `SOURCE_MISSING` when the table is gone."""
+        """The newest version; raises `SOURCE_MISSING` if the table no longer exists."""
         with self._lock:
             newest = self._newest()
         if newest is None:
             raise MillstreamError(
                 Code.SOURCE_MISSING,
                 f"there is no Delta table at {self.path}",
-                hint="restore the table, or drop what reads it",
+                hint="restore the table, or drop the stream tables that read it",
             )
         return newest
 
@@ -106,7 +106,7 @@ class TableLog:
     def state(self, version: int | None = None) -> TableState:
         """The table at `version`, by default the newest.
 
-        A version that was read before is not looked for again: `version` notices when a table was created again.
+        A version that was read before is not read again: `version` detects when a table was created again.
 
         Raises:
             LogGoneError: the log no longer reaches that version.
@@ -163,7 +163,7 @@ class TableLog:
             return result
 
     def commit_of(self, app_id: str, number: int) -> LogCommit | None:
-        """The commit that recorded transaction `number` of `app_id`, while the log still holds it."""
+        """The commit that recorded transaction `number` of `app_id`, if it is still in the log."""
         version = self.version()
         while version >= 0:
             try:

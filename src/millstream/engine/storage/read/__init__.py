@@ -1,1 +1,1 @@
-"""Rows of a Delta table: scanned, looked up, and as the changes between two versions."""
+"""Reading rows of a Delta table: scans, lookups, and the changes between two versions."""

@@ -1,7 +1,7 @@
 """The direct reader of a change feed: Parquet files named by the log, as a Z-set in Arrow.
 
-Where a commit wrote change files they say everything. Where it did not, the difference is in its data files: added ones
-are inserts, removed ones deletes, and a file whose deletion vector changed lost the rows that are newly dead.
+If a commit wrote change files, they contain all changes. Otherwise the delta follows from its data files: added files
+are inserts, removed files deletes, and a file whose deletion vector changed lost the rows that are newly dead.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from millstream.engine.storage.read.zset import WEIGHT_FIELD, consolidated, weig
 
 
 def read_changes(root: Path, log: TableLog, after: int, upto: int, schema: pa.Schema) -> pa.Table:
-    """The difference between two versions, consolidated.
+    """The delta between two versions, consolidated.
 
     Raises:
-        UnreadableFileError, UnreadableVectorError: a file needs Spark to be read right, or is gone.
+        UnreadableFileError, UnreadableVectorError: only Spark can read a file correctly, or it no longer exists.
     """
     parts = [part for commit in log.commits(after, upto) for part in _commit_changes(root, commit, schema)]
     return consolidated(concatenated(parts, schema.append(WEIGHT_FIELD)))
@@ -61,5 +61,5 @@ def _file_changes(root: Path, old: DataFile | None, new: DataFile | None, schema
 def _file(root: Path, action: DataFile) -> Path:
     file = file_in_table(root, action.path)
     if file is None:
-        raise UnreadableFileError(f"{action.path} lies outside the table")
+        raise UnreadableFileError(f"{action.path} is outside the table's directory")
     return file

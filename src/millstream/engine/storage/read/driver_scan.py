@@ -1,6 +1,6 @@
 """Reading a small table on the driver: no file index, no scan to plan, no job.
 
-The rows become a relation whose size Spark knows exactly, so that it also plans joins with it better.
+The rows become a relation whose size Spark knows exactly, so that it also plans joins better.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from millstream.engine.storage.log.table_log import TableState
 from millstream.engine.storage.read.places import nowhere, placed
 
 MAX_ROWS = 5_000
-"""Handing over more rows takes longer than planning a scan."""
+"""Passing more rows to Spark takes longer than planning a scan."""
 _MAX_FILES = 32
 
 
 def fits_driver(state: TableState) -> bool:
-    """Whether the table is small enough, as far as the log says."""
+    """Whether the table is small enough, according to the log."""
     live = [f.num_live for f in state.files.values()]
     return len(live) <= _MAX_FILES and None not in live and sum(n for n in live if n is not None) <= MAX_ROWS
 

@@ -1,7 +1,7 @@
-"""Looking stored rows up on the driver by the values of a few columns: only those columns of the files are read.
+"""Looking up stored rows on the driver by the values of a few columns: only those columns of the files are read.
 
-Spark would decode every column of every row, to hand over a handful (ADR 6). Often only the places of the rows are
-needed; if not, the other columns are read where there was a hit.
+Spark would decode every column of every row, to return a handful (ADR 6). Often only the places of the rows are needed;
+if not, the other columns are read for the rows that were found.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 MAX_SCANNED_VALUES = 100_000_000
 """With more values to search, Spark is faster."""
 MAX_FOUND = 100_000
-"""Handing over more rows takes longer than a scan by Spark."""
+"""Passing more rows to Spark takes longer than a scan by Spark."""
 
-# A column in which so many times more stored rows agree than are removed selects too little: another one may be better.
+# A column is not selective enough if many more stored rows match it than are removed: then try another one.
 _MANY, _FEW, _MAX_TRIES = 10, 1_000, 3
 
 Wanted = Mapping[str, pa.Array]
-"""Values per column; a row is wanted that has one of them in each."""
+"""Values per column; a row is wanted if it has one of them in each column."""
 
 
 def has_exact_equality(data_type: pa.DataType) -> bool:
-    """Whether equal values of the type have equal bits, so that Spark and Arrow agree which are equal."""
+    """Whether equal values of the type have equal bits, so that Spark and Arrow agree on which are equal."""
     return bool(
         pa.types.is_integer(data_type)
         or pa.types.is_string(data_type)
@@ -54,16 +54,16 @@ def has_exact_equality(data_type: pa.DataType) -> bool:
 
 
 def is_searchable(state: TableState, num_columns: int) -> bool:
-    """Whether so many columns of the table can be looked through on the driver."""
+    """Whether this many columns of the table can be searched on the driver."""
     counts = [f.num_records for f in state.files.values()]
     return None not in counts and sum(n or 0 for n in counts) * num_columns <= MAX_SCANNED_VALUES
 
 
 def look_up(root: Path, state: TableState, schema: pa.Schema, wanted: Wanted, limit: int) -> pa.Table | None:
-    """The wanted rows' places and the columns of `wanted`, or `None` if they are more than `limit`.
+    """The wanted rows' places and the columns of `wanted`, or `None` if there are more than `limit`.
 
     Args:
-        schema: that of the table.
+        schema: the table's schema.
     """
     narrow = pa.schema([schema.field(name) for name in wanted])
     parts: list[pa.Table] = [nowhere(narrow)]
@@ -82,7 +82,7 @@ def look_up(root: Path, state: TableState, schema: pa.Schema, wanted: Wanted, li
 
 
 def rows_at(root: Path, schema: pa.Schema, places: pa.Table) -> pa.Table:
-    """The whole rows at places `look_up` gave, with their places."""
+    """The whole rows at the places that `look_up` returned, with their places."""
     by_file = places.select(list(PLACE_COLUMNS)).group_by(naming.FILE).aggregate([(naming.ROW, "list")])
     work = list(zip(by_file[naming.FILE].to_pylist(), by_file[f"{naming.ROW}_list"], strict=True))
 
@@ -95,8 +95,8 @@ def rows_at(root: Path, schema: pa.Schema, places: pa.Table) -> pa.Table:
 
 
 def _matches(root: Path, file: DataFile, schema: pa.Schema, wanted: Wanted) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The searched columns of a file, and where a wanted live row lies."""
-    rows = read_rows(root / file.path, schema)  # a plain name: `scan_obstacle` has checked
+    """The searched columns of a file, and the positions of wanted live rows."""
+    rows = read_rows(root / file.path, schema)  # a plain name: checked by `scan_obstacle`
     hits = np.ones(rows.num_rows, dtype=bool)
     for name, values in wanted.items():
         hits &= np.asarray(pc.is_in(rows[name], value_set=exactly_typed(values, schema.field(name).type)))
@@ -107,18 +107,18 @@ def _matches(root: Path, file: DataFile, schema: pa.Schema, wanted: Wanted) -> t
 
 @dataclass(frozen=True)
 class Lookup:
-    """A stored table at one version, to look rows up in."""
+    """A stored table at one version, for looking up rows."""
 
     store: DeltaStore
     path: str
     version: int
 
     def by_key(self, wanted: pa.Table, key: Sequence[str]) -> pa.Table | None:
-        """The places of the rows that may have the key of a wanted one; None if Spark has to find them."""
+        """The places of the rows that may have the key of a wanted row; None if Spark has to find them."""
         return self._look_up(wanted, [n for n in key if _is_exact(wanted, n)], MAX_FOUND)
 
     def by_any(self, wanted: pa.Table, columns: Sequence[str]) -> pa.Table | None:
-        """The places of the rows that agree with a wanted one in one column, which is not always the same.
+        """The places of the rows that agree with a wanted row in one column, chosen by how selective it is.
 
         None if Spark has to find them.
         """
@@ -134,7 +134,7 @@ class Lookup:
 
 
 def selective_columns(wanted: pa.Table, columns: Sequence[str]) -> list[str]:
-    """The columns that can be searched in, the most selective (those with the most values) first."""
+    """The searchable columns, the most selective (those with the most values) first."""
     exact = [n for n in columns if _is_exact(wanted, n)]
     return sorted(exact, key=lambda n: -len(pc.unique(wanted[n])))
 
@@ -146,8 +146,8 @@ def _is_exact(rows: pa.Table, column: str) -> bool:
 def rows_to_remove(going: pa.Table, found: pa.Table, columns: list[str]) -> pa.Table | None:
     """The rows of a bag to remove, with their places, if exactly as many places were found.
 
-    All rows to remove are stored. So where as many stored rows have a value in the searched column as rows to remove
-    have it, they are the same rows, regardless of their other columns. `None` where other rows share the value.
+    All rows to remove are stored. So if as many stored rows as rows to remove have a value in the searched column, they
+    are the same rows, regardless of their other columns. `None` if other rows share the value.
     """
     (searched,) = set(found.column_names) - set(PLACE_COLUMNS)
     weights = going[naming.WEIGHT].to_numpy()

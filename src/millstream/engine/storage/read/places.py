@@ -1,4 +1,4 @@
-"""Rows with the place they lie at: `naming.FILE` and `naming.ROW`."""
+"""Rows with their place, file and row number: `naming.FILE` and `naming.ROW`."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def placed(rows: pa.Table, file: str, positions: npt.NDArray[np.int64]) -> pa.Ta
 
 
 def nowhere(schema: pa.Schema) -> pa.Table:
-    """No rows, with the columns `placed` gives."""
+    """No rows, with the columns that `placed` returns."""
     return placed(schema.empty_table(), "", np.array([], np.int64))

@@ -1,6 +1,6 @@
-"""Files that cannot hold any row of interest, by the bounds in the log.
+"""Skipping files that cannot contain a row of interest, by the bounds in the log.
 
-Only bounds of integers, strings and dates are looked at: those of decimals, doubles and timestamps may be rounded.
+Only bounds of integers, strings and dates are used: those of decimals, doubles and timestamps may be rounded.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from millstream.engine.storage.log.table_log import TableState
 
 Key = int | str | date | None
 Among = Mapping[str, Sequence[Key]]
-"""Values per column; a row that has none of them in one of the columns is of no interest."""
+"""Values per column; a row is of interest only if it has one of them in each column."""
 
 _ORDERED: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType, StringType, DateType)
 
 
 def comparable(wanted: Mapping[str, pa.Array]) -> Among:
-    """The values to compare with bounds; columns are left out whose values Python cannot hold."""
+    """The values to compare with bounds, without columns whose values Python cannot represent."""
     among: dict[str, Sequence[Key]] = {}
     for name, values in wanted.items():
         if pa.types.is_integer(values.type) or pa.types.is_string(values.type) or pa.types.is_date32(values.type):
-            with suppress(OverflowError, ValueError):  # a date after 9999, a string that is no text
+            with suppress(OverflowError, ValueError):  # a date after 9999, a string that is not valid UTF-8
                 among[name] = values.to_pylist()
     return among
 
 
 def pruned(state: TableState, among: Among) -> TableState:
-    """`state` without the files that hold no row of interest."""
+    """`state` without the files that contain no row of interest."""
     schema = spark_schema(state.metadata.schema_string)
     wanted = [(name, *_sorted(values)) for name, values in among.items() if _is_ordered(schema, name)]
     files = {
@@ -53,7 +53,7 @@ def _is_ordered(schema: StructType, name: str) -> bool:
 
 
 def _sorted(values: Sequence[Key]) -> tuple[list[Any], bool]:
-    """Ascending as Spark orders them (strings by their bytes), and whether a NULL is among them."""
+    """The values in Spark's order (strings by their bytes), and whether there is a NULL among them."""
     present = [v for v in values if v is not None]
     texts = [str(v).encode() for v in present if not isinstance(v, int)]
     numbers = [v for v in present if isinstance(v, int)]

@@ -1,8 +1,8 @@
-"""Reading a table's contents without Delta's connector: Spark scans the files the log lists.
+"""Reading a table's contents without Delta's connector: Spark scans the files that the log lists.
 
-Delta rebuilds its snapshot with a Spark job after every commit; here the list of files is at hand already. Dead rows
-are filtered by a bitmap of the marked files' rows, which costs the same for one dead row as for a million: an anti-join
-with their positions took twice as long for 100,000 of 10 M rows, and ten times as long for a million.
+Delta rebuilds its snapshot with a Spark job after every commit; here the list of files is already known. A bitmap of
+the marked files' rows filters out dead rows, which costs the same for one dead row as for a million: an anti join with
+their positions took twice as long for 100,000 of 10 M rows, and ten times as long for a million.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORD_BITS = 64
 
 
 def scan_obstacle(root: Path, state: TableState) -> str | None:
-    """Why the files should not be scanned directly, beyond what `reading_obstacle` says."""
+    """Why the files should not be scanned directly, in addition to `reading_obstacle`."""
     if _GLOB & set(str(root)):
         return "wildcards in the path"
     if not all(_PLAIN_NAME.match(path) for path in state.files):
@@ -54,7 +54,7 @@ def scan(
     schema = narrowed(spark_schema(state.metadata.schema_string), columns)
     clean = [f for f in state.files.values() if not f.deletion_vector]
     marked = [f for f in state.files.values() if f.deletion_vector]
-    marked.sort(key=lambda f: -(f.num_records or 0))  # the filter looks a row's file up in this order
+    marked.sort(key=lambda f: -(f.num_records or 0))  # the filter searches for a row's file in this order
     names: list[str | Column] = [naming.quote(f.name) for f in schema.fields]
     if located:
         names += [F.col("_metadata.file_name").alias(naming.FILE), F.col("_metadata.row_index").alias(naming.ROW)]

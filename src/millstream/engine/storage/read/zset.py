@@ -1,6 +1,6 @@
 """Weighted rows on the driver: signs of change-feed rows, the sum over equal rows, and the difference of two tables.
 
-Rows are equal here if their bits are: NaN equals NaN, and -0.0 is not 0.0, for a stored table keeps what it was given.
+Rows are equal here if their bits are: NaN equals NaN, and -0.0 is not 0.0, since a stored table keeps exact values.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def weighted_by_type(rows: pa.Table, type_column: str) -> pa.Table:
 
 
 def consolidated(zset: pa.Table) -> pa.Table:
-    """Equal rows summed into one, weights of zero dropped.
+    """Equal rows summed into one, without rows of weight zero.
 
-    Rows with nested columns stay as they are: Arrow cannot group by them, and an unconsolidated Z-set is still right.
+    Rows with nested columns stay as they are: Arrow cannot group by them, and an unconsolidated Z-set is still correct.
     """
     columns = [name for name in zset.column_names if name != naming.WEIGHT]
     if not columns or zset.num_rows < 2 or not all(is_comparable(zset.schema.field(c).type) for c in columns):
@@ -44,7 +44,7 @@ def consolidated(zset: pa.Table) -> pa.Table:
 
 
 def netted(zset: pa.Table) -> pa.Table:
-    """Equal rows summed into one, weights of zero dropped, regardless of the columns' types."""
+    """Equal rows summed into one, without rows of weight zero, regardless of the columns' types."""
     names = [name for name in zset.column_names if name != naming.WEIGHT]
     if zset.num_rows == 0 or not names:
         return zset
@@ -60,18 +60,18 @@ def netted(zset: pa.Table) -> pa.Table:
 
 
 def difference(new: pa.Table, old: pa.Table) -> pa.Table:
-    """What leads from one table to another with the same columns, netted."""
+    """The net change that leads from `old` to `new`, two tables with the same columns."""
     return netted(pa.concat_tables([weighted(new, 1), weighted(exactly(old.select(new.column_names), new.schema), -1)]))
 
 
 def comparable(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Columns that Arrow can group by and that agree where the given ones do: nested values become numbers."""
+    """Columns that Arrow can group by, equal exactly where the given ones are: nested values become numbers."""
     arrays: list[pa.Array | pa.ChunkedArray] = []
     for name in columns:
         column = rows[name]
         if not is_comparable(column.type):
             codes: dict[str, int] = {}
-            # the text of a value shows all its bits, of nested floats too
+            # the text of a value shows all its bits, including nested floats
             column = pa.array([codes.setdefault(repr(value), len(codes)) for value in column.to_pylist()], pa.int64())
         arrays.append(column)
     return pa.table(arrays, names=list(columns))

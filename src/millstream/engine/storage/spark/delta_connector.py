@@ -1,4 +1,4 @@
-"""The Spark path: every table Delta can read, every store Spark can reach, by Delta's own reader and writer."""
+"""The Spark path, by Delta's reader and writer: for every table that Delta reads, in every store that Spark reaches."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def read(
     names = [naming.quote(c) for c in (frame.columns if columns is None else columns)]
     if not located:
         return frame.select(*names)
-    # As the log spells it: below the table's directory there is one more for each partition column.
+    # As in the log: below the table's directory there is one more directory for each partition column.
     file = F.substring_index(F.col("_metadata.file_path"), "/", -1 - partitions)
     return frame.select(*names, file.alias(naming.FILE), F.col("_metadata.row_index").alias(naming.ROW))
 
 
 def changes(spark: SparkSession, path: str, after: int, upto: int, columns: Sequence[str]) -> DataFrame:
-    """The difference between two versions as a Z-set, through Delta's change feed."""
+    """The delta between two versions as a Z-set, through Delta's change feed."""
     feed = (
         spark.read.format("delta")
         .option("readChangeFeed", "true")
@@ -56,7 +56,7 @@ def changes(spark: SparkSession, path: str, after: int, upto: int, columns: Sequ
 
 
 def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:
-    """An empty table with these properties."""
+    """Create an empty table with these properties."""
     nullable = StructType([StructField(f.name, f.dataType, nullable=True) for f in schema.fields])
     spark.createDataFrame([], nullable).write.format("delta").options(**properties).save(path)
 
@@ -72,7 +72,7 @@ def write(
     *,
     is_change: bool = True,
 ) -> None:
-    """Append to the table or replace its contents, in one commit; it may say that no row changed by that."""
+    """Append to the table or replace its contents, in one commit; with `is_change` false, it records no row change."""
     frame = as_frame(spark, rows, schema).select(*(naming.quote(f.name) for f in schema.fields))
     with reporting_conflicts(path):
         (
@@ -87,7 +87,7 @@ def write(
 
 
 def widen(spark: SparkSession, path: str, have: StructType, wanted: StructType) -> None:
-    """Give the table those columns of `wanted` that it lacks."""
+    """Add the columns of `wanted` that the table lacks."""
     new = [f for f in wanted.fields if f.name not in have.names]
     if new:
         columns = ", ".join(f"{naming.quote(f.name)} {f.dataType.simpleString()}" for f in new)
@@ -110,10 +110,10 @@ def run_as_transaction(
     path: str,
     statement: Callable[[Mapping[str, str]], str],
 ) -> None:
-    """Run one DML statement that carries a transaction number.
+    """Run one DML statement with a transaction number.
 
-    MERGE takes it from the session only, and sessions are shared by threads: so the statement runs in a session of its
-    own, where `frames` are visible as global views. `statement` gets the views' names.
+    MERGE takes it from the session only, and threads share sessions: so the statement runs in a separate session, in
+    which `frames` are visible as global views. `statement` receives the views' names.
     """
     session = new_worker_session(spark)
     session.conf.set(_TXN_CONF.format("AppId"), txn.app_id)
@@ -132,7 +132,7 @@ def run_as_transaction(
 
 @contextmanager
 def reporting_conflicts(path: str) -> Iterator[None]:
-    """Turn Delta's errors about concurrent writers into ours."""
+    """Turn Delta's errors about concurrent writers into `COMMIT_CONFLICT`."""
     try:
         yield
     except SPARK_ERRORS as e:

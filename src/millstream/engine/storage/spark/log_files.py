@@ -1,4 +1,4 @@
-"""The files of a Delta log read through Spark, for lakes this machine cannot see as directories."""
+"""The files of a Delta log read through Spark, for lakes that are not directories on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = ("protocol", "metaData", "txn", "add", "sidecar")
 
 
 class SparkLogFiles:
-    """A log anywhere Spark can read; whether a file exists costs no job, its contents one."""
+    """A log anywhere that Spark can read; checking whether a file exists takes no job, reading it takes one."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -26,7 +26,7 @@ class SparkLogFiles:
         self._log = f"{path}/{LOG_DIRECTORY}"
 
     def listing(self) -> Listing:
-        """All commits and checkpoints; empty where there is no table."""
+        """All commits and checkpoints; empty if there is no table."""
         files = self._files(self._log)
         if files is None:
             return Listing(frozenset(), {})
@@ -34,7 +34,7 @@ class SparkLogFiles:
         return listing_of(row["name"] for row in paths)
 
     def newest(self, at_least: int | None) -> int | None:
-        """The table's version, looked for from a version known to exist."""
+        """The table's version, searched from a version known to exist."""
         if at_least is None:
             return self.listing().newest
         version = at_least
@@ -43,7 +43,7 @@ class SparkLogFiles:
         return version
 
     def stamp(self, version: int) -> Stamp | None:
-        """The time and size of a commit's file, `None` if it is gone."""
+        """The time and size of a commit's file; `None` if it no longer exists."""
         files = self._files(f"{self._log}/{commit_name(version)}")
         if files is None:
             return None
@@ -66,7 +66,7 @@ class SparkLogFiles:
         yield from found.items()
 
     def checkpoint(self, names: tuple[str, ...]) -> Iterator[Json]:
-        """The actions of a checkpoint, of any of the three layouts."""
+        """The actions of a checkpoint, in any of the three layouts."""
         for action in self._actions([f"{self._log}/{name}" for name in names]):
             sidecar = action.get("sidecar")
             if sidecar:
@@ -92,7 +92,7 @@ class SparkLogFiles:
                 yield action
 
     def missing(self, logged_paths: Iterable[str]) -> list[str]:
-        """Those data or change files that no longer exist; at least one of them if there are any."""
+        """The data or change files that no longer exist; at least one of them if there are any."""
         inside = [p for p in logged_paths if not p.startswith("/") and "://" not in p]
         if not inside or self._files(*(f"{self._root}/{unquote(p)}" for p in inside)) is not None:
             return []
@@ -107,7 +107,7 @@ class SparkLogFiles:
 
 
 def _gone(error: AnalysisException, message: str) -> LogGoneError:
-    """A missing path as `LogGoneError`; any other error is raised as it is."""
+    """A missing path as `LogGoneError`; any other error is raised unchanged."""
     if error.getCondition() != "PATH_NOT_FOUND":
         raise error
     return LogGoneError(message)

@@ -1,8 +1,8 @@
-"""A change set applied by one Spark MERGE, by value instead of position.
+"""Applies a change set with one Spark MERGE, by value instead of position.
 
-A table with a key: each key is deleted, updated or inserted; without updates, a key that stays is deleted and inserted
-again, in the same commit. A bag of rows: a row that loses some of its copies loses all of them, and those that stay are
-inserted again; the net effect is the same. Rows are the same if their bits are.
+In a table with a key, each key is deleted, updated or inserted; without updates, a key that stays is deleted and
+inserted again, in the same commit. In a bag of rows, a row that loses some of its copies loses all of them, and those
+that stay are inserted again; the net change is the same. Rows are equal if their bits are.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def apply(
     """Apply `change` to the table whose rows are `contents` (with their positions).
 
     Args:
-        updates: whether a key that stays is updated; else its row is deleted and another one inserted.
+        updates: whether a key that stays is updated; otherwise its row is deleted and another one inserted.
     """
     columns = [f.name for f in schema.fields]
     located = StructType([*schema.fields, StructField(naming.FILE, StringType()), StructField(naming.ROW, LongType())])
     removed = _frame(spark, change.removed, located)
     added = _frame(spark, change.added, schema).select(*map(naming.quote, columns))
     if any(_holds_map(f.dataType) for f in schema.fields):
-        # Spark compares no maps: rewrite the table, with rows chosen by position.
+        # Spark cannot compare maps: rewrite the table, with rows chosen by position.
         kept = contents.join(removed.select(naming.FILE, naming.ROW), [naming.FILE, naming.ROW], "left_anti")
         whole = kept.select(*map(naming.quote, columns)).unionAll(added)
         delta_connector.write(spark, path, whole, schema, "overwrite", txn, metadata)
@@ -105,7 +105,7 @@ def _bag_source(contents: DataFrame, removed: DataFrame, added: DataFrame, schem
 
 def _merge(path: str, source: str, schema: StructType, key: Sequence[str]) -> str:
     names = [naming.quote(f.name) for f in schema.fields]
-    # By key, rows are matched as Spark compares them, which is how its groups were made.
+    # By key, rows are matched with Spark's equality, which also formed the groups.
     same = " AND ".join(
         [f"t.{naming.quote(k)} <=> s.{naming.quote(k)}" for k in key]
         or [identical_sql(f, "t", "s") for f in schema.fields]
@@ -117,7 +117,7 @@ def _merge(path: str, source: str, schema: StructType, key: Sequence[str]) -> st
         f"WHEN MATCHED AND s.{_OPERATION} = '{_DELETE}' THEN DELETE",
     ]
     if rest:
-        # Without the guard, rows that stay the same would enter the change feed as updates.
+        # Without this condition, unchanged rows would enter the change feed as updates.
         differs = "NOT (" + " AND ".join(identical_sql(f, "t", "s") for f in rest) + ")"
         assignments = ", ".join(f"t.{naming.quote(f.name)} = s.{naming.quote(f.name)}" for f in rest)
         lines.append(f"WHEN MATCHED AND {differs} THEN UPDATE SET {assignments}")

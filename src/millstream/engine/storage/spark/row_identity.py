@@ -1,4 +1,4 @@
-"""When two rows are the same to Spark bit by bit: it takes -0.0 for 0.0, whose texts differ."""
+"""Bitwise equality of rows in Spark, which treats -0.0 and 0.0 as equal, although their texts differ."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from millstream.naming import quote
 
 
 def identities(fields: Sequence[StructField], prefix: str) -> list[Column]:
-    """A column per field, named with its number behind `prefix`, that is equal where bits are."""
+    """A column per field, named `prefix` and its number, with equal values exactly where the bits are equal."""
     return [identity(field).alias(f"{prefix}{i}") for i, field in enumerate(fields)]
 
 
 def identity(field: StructField) -> Column:
-    """A value that is equal where bits are. The text of nested values alone does not show where one ends."""
+    """A value that is equal exactly if the bits are. The text of nested values alone does not show where one ends."""
     column = F.col(quote(field.name))
     if not holds_floats(field.dataType):
         return column

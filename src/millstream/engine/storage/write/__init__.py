@@ -1,1 +1,1 @@
-"""Commits to a Delta table that are written directly, without Delta's connector."""
+"""Commits to a Delta table, written directly, without Delta's connector."""

@@ -34,12 +34,12 @@ _NEW, _OLD = (INSERT, POSTIMAGE), (DELETE, PREIMAGE)
 
 
 def fits(frame: Rows | None, state: TableState) -> bool:
-    """Whether a DataFrame has the table's columns in the table's types, so that its files can be the table's."""
+    """Whether a DataFrame has the table's columns in the table's types, so that its files can become the table's."""
     return not isinstance(frame, DataFrame) or has_types(frame, spark_schema(state.metadata.schema_string))
 
 
 def has_types(frame: DataFrame, schema: StructType) -> bool:
-    """Whether a DataFrame has the columns of `schema` in its types, and we can write them."""
+    """Whether a DataFrame has the columns of `schema` in the same types, and we can write them."""
     try:
         have, wanted = arrow_schema(frame.schema), arrow_schema(schema)
     except UnsupportedTypeError:
@@ -57,7 +57,7 @@ def commit_frame(
     *,
     replace: bool,
 ) -> Commit:
-    """Append the rows of `frame`, or replace the table's by them."""
+    """Append the rows of `frame`, or replace the table's rows with them."""
     names = [naming.quote(f.name) for f in spark_schema(state.metadata.schema_string).fields]
     with written_by_spark(root, frame.select(*names)) as files:
         return _commit_files(log, root, state, files, txn, metadata, replace=replace)
@@ -66,7 +66,7 @@ def commit_frame(
 def commit_written(
     log: TableLog, root: Path, state: TableState, write: Write, txn: Txn, metadata: Mapping[str, object]
 ) -> Commit:
-    """Append the rows of files that others write, into a directory of their own on the table's file system."""
+    """Append the rows of files that `write` puts into a new directory on the table's file system."""
     with incoming_directory(root) as directory:
         directory.mkdir(parents=True)
         return _commit_files(log, root, state, write(directory), txn, metadata, replace=False)
@@ -112,9 +112,9 @@ def commit_changes(
     metadata: Mapping[str, object],
     max_driver_rows: int,
 ) -> Commit | None:
-    """Apply a change whose rows Spark has yet to compute; `None` if there turn out to be none.
+    """Apply a change whose rows Spark has not computed yet; `None` if there are none.
 
-    Old and new rows are computed once, into change files that keep the old rows' positions.
+    Old and new rows are computed once, into change files that include the old rows' positions.
     """
     schema = spark_schema(state.metadata.schema_string)
     with written_by_spark(root, _feed(spark, schema, removed, added)) as files:

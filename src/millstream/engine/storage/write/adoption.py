@@ -1,6 +1,6 @@
-"""Files that others write and a commit of ours adopts: plain Parquet beside the table, then renamed into it.
+"""Files that others write and our commit adopts: plain Parquet in a staging directory, then renamed into the table.
 
-Mostly Spark writes them. Delta's own writer would write the same files, and spend longer on its commit than Spark on
+Spark writes most of them. Delta's own writer would write the same files, and spend longer on its commit than Spark on
 the rows.
 """
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from millstream.engine.storage.log.actions import Json
 
-_DIRECTORY = "_millstream_staging"  # Delta ignores names that start with an underscore, VACUUM too
+_DIRECTORY = "_millstream_staging"  # Delta, including VACUUM, ignores names that start with an underscore
 _ABANDONED_SECONDS = 24 * 3600
 
 
 @contextmanager
 def written_by_spark(root: Path, frame: DataFrame) -> Iterator[list[Path]]:
-    """Run `frame` into Parquet files; files that are not adopted are deleted at the end."""
+    """Write the rows of `frame` to Parquet files; files that are not adopted are deleted at the end."""
     with incoming_directory(root) as directory:
         frame.write.option("compression", "snappy").parquet(str(directory))
         yield sorted(directory.glob("part-*.parquet"))
@@ -40,7 +40,7 @@ def written_by_spark(root: Path, frame: DataFrame) -> Iterator[list[Path]]:
 
 @contextmanager
 def incoming_directory(root: Path) -> Iterator[Path]:
-    """A name for a directory beside the table's files; the directory is deleted at the end if it was created."""
+    """A path for a new directory next to the table's files; the directory is deleted at the end if it was created."""
     directory = root / _DIRECTORY / str(uuid.uuid4())
     _delete_abandoned(directory.parent)
     try:
@@ -52,7 +52,7 @@ def incoming_directory(root: Path) -> Iterator[Path]:
 
 
 def _delete_abandoned(parent: Path) -> None:
-    """Delete what killed writers left, a day later."""
+    """Delete the directories of killed writers, after a day."""
     for directory in parent.iterdir() if parent.exists() else ():
         if time.time() - directory.stat().st_mtime > _ABANDONED_SECONDS:
             shutil.rmtree(directory, ignore_errors=True)
@@ -67,7 +67,7 @@ def _ignored_if_in_use() -> Iterator[None]:
 
 
 def adopted_data(root: Path, file: Path, stats_columns: Sequence[str]) -> Json | None:
-    """Move an incoming file into the table; the value of its `add` action, `None` if it has no rows."""
+    """Move an incoming file into the table; returns the value of its `add` action, `None` if it has no rows."""
     stats = footer_statistics(file, stats_columns)
     if not stats["numRecords"]:
         return None
@@ -84,7 +84,7 @@ def adopted_data(root: Path, file: Path, stats_columns: Sequence[str]) -> Json |
 
 
 def adopted_changes(root: Path, file: Path) -> Json:
-    """Move an incoming file into the change feed; the value of its `cdc` action."""
+    """Move an incoming file into the change feed; returns the value of its `cdc` action."""
     name = f"{CHANGE_DIRECTORY}/cdc-00000-{uuid.uuid4()}.c000.snappy.parquet"
     (root / CHANGE_DIRECTORY).mkdir(exist_ok=True)
     return {"path": name, "partitionValues": {}, "size": _moved(file, root / name), "dataChange": False}
@@ -97,7 +97,7 @@ def _moved(file: Path, target: Path) -> int:
 
 
 def num_rows(files: Sequence[Path]) -> int:
-    """Rows in incoming files, by their footers."""
+    """Rows in incoming files, from their footers."""
     return sum(pq.read_metadata(file).num_rows for file in files)
 
 

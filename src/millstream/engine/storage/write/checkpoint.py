@@ -1,7 +1,7 @@
-"""Checkpoints for tables that are committed to directly: Delta makes them only after commits of its own.
+"""Checkpoints for tables with direct commits: Delta writes them only after its own commits.
 
 delta-rs writes them, with deletion vectors, statistics and transaction numbers (see the tests). A checkpoint only saves
-readers time, so a failure to write one is not an error of the commit it follows.
+readers time, so a failure to write one does not fail the commit before it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def write_checkpoint(root: Path) -> bool:
     try:
         table = DeltaTable(str(root))
         table.create_checkpoint()
-        # Spark's checksum of the pointer it wrote: no longer true, and Hadoop would retry for seconds before giving up.
+        # Spark's checksum of the pointer is no longer valid, and Hadoop would retry for seconds before giving up.
         (root / LOG_DIRECTORY / "._last_checkpoint.crc").unlink(missing_ok=True)
         table.cleanup_metadata()
     except (DeltaError, OSError) as e:

@@ -1,4 +1,4 @@
-"""Putting one version into a Delta log: all of it or nothing, and never over another writer's."""
+"""Adding one version to a Delta log: completely or not at all, and never over another writer's version."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 
 def put_if_absent(root: Path, version: int, actions: Iterable[Json], *, is_durable: bool = False) -> bool:
-    """Write the commit unless the version is taken; readers see the whole file or none.
+    """Write the commit unless the version exists; readers see the whole file or none.
 
     Args:
-        is_durable: also after a power cut.
+        is_durable: this holds even after a power cut.
     """
     log = root / LOG_DIRECTORY
     target = log / commit_name(version)
@@ -66,7 +66,7 @@ def commit_info(
     metadata: Mapping[str, object],
     mode: str = "Append",
 ) -> Json:
-    """The `commitInfo` action; Delta wants all metrics as texts."""
+    """The `commitInfo` action; Delta requires all metrics as strings."""
     return {
         "commitInfo": {
             "timestamp": int(time.time() * 1000),
@@ -89,7 +89,7 @@ def txn_action(txn: Txn) -> Json:
 
 
 def already_done(log: TableLog, state: TableState, txn: Txn) -> Commit | None:
-    """The commit an earlier call made for this transaction, if it did."""
+    """The commit that an earlier call made for this transaction, if any."""
     recorded = state.transactions.get(txn.app_id)
     if recorded is None or recorded < txn.version:
         return None
@@ -105,10 +105,10 @@ def commit_next(
     actions: list[Json],
     is_harmless: Callable[[LogCommit], bool],
 ) -> Commit | int:
-    """Commit `actions` as the next version; past other commits only if they are harmless.
+    """Commit `actions` as the next version; after other new commits only if they are harmless.
 
     Returns:
-        The version written, or the earlier commit where another process made this transaction meanwhile.
+        The version written, or the existing commit if another process made this transaction meanwhile.
 
     Raises:
         MillstreamError: `COMMIT_CONFLICT`.
@@ -127,17 +127,17 @@ def commit_next(
 
 
 def changes_nothing(other: LogCommit) -> bool:
-    """A commit past which row positions still hold: properties of other applications, empty commits."""
+    """Whether row positions are still valid after a commit: properties of other applications, empty commits."""
     return not (other.touches_files or other.changes or other.metadata or other.protocol)
 
 
 def keeps_schema(other: LogCommit) -> bool:
-    """A commit past which an append is still right."""
+    """Whether an append is still correct after a commit."""
     return not (other.metadata or other.protocol)
 
 
 def conflict(path: str, other: LogCommit) -> MillstreamError:
-    """The error for a table that moved on while a change was computed for an earlier version."""
+    """The error for a table that changed while a change was computed for an earlier version."""
     return MillstreamError(
         Code.COMMIT_CONFLICT,
         f"{path} was changed by {other.info.get('operation') or 'another writer'} at version {other.version}",
@@ -147,7 +147,7 @@ def conflict(path: str, other: LogCommit) -> MillstreamError:
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Turn a disk that is full or read-only into a coded error."""
+    """Turn the errors of a full or read-only disk into a coded error."""
     try:
         yield
     except OSError as e:

@@ -1,6 +1,6 @@
-"""Rewriting small files and files with many dead rows, without a change of any row: no feed shows it.
+"""Rewriting small files and files with many dead rows; no row changes, so the change feed does not show it.
 
-Small commits fold small files as they go (`fold`); this is for what they leave, when nothing else is to be done.
+Small commits merge small files as they go (`fold`); this is for the remaining ones, when there is nothing else to do.
 """
 
 from __future__ import annotations

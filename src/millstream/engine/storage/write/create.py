@@ -1,4 +1,4 @@
-"""New tables of ours, as both paths create them: change feed and deletion vectors on, history kept for 30 days."""
+"""New tables of ours, created alike by both paths: with change feed, deletion vectors and 30 days of history."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _PROPERTIES = {
     "delta.enableChangeDataFeed": "true",
     "delta.enableDeletionVectors": "true",
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-    # How long a reader may pause and still find its changes; Delta wants the log kept as long as the files.
+    # How long a reader may pause and still find its changes; Delta requires the log to be kept as long as the files.
     "delta.deletedFileRetentionDuration": "interval 30 days",
     "delta.logRetentionDuration": "interval 30 days",
 }
 
 
 def properties_of(schema: StructType, stats_columns: Sequence[str], extra: Mapping[str, str]) -> dict[str, str]:
-    """The table properties: ours, bounds of those columns only whose type can have some, then the caller's."""
+    """The table properties: ours, bounds for the columns whose type can have them, then the caller's."""
     bounded = [c for c in stats_columns if _has_bounds(schema, c)]
     if bounded:
         skipping = {"delta.dataSkippingStatsColumns": ",".join(bounded)}
@@ -49,16 +49,16 @@ def _has_bounds(schema: StructType, column: str) -> bool:
 
 
 def check_names(schema: StructType) -> None:
-    """Refuse column names that Delta stores only under column mapping, which the direct path does not read."""
+    """Refuse column names that Delta stores only with column mapping, which the direct path does not read."""
     for name in schema.names:
         if _UNSTORABLE & set(name):
             raise MillstreamError(
-                Code.NAME_INVALID, f"a stored column cannot be called {name!r}", hint="give it another name in the view"
+                Code.NAME_INVALID, f"a stored column cannot be named {name!r}", hint="give it another name in the view"
             )
 
 
 def create_directly(root: Path, schema: StructType, properties: Mapping[str, str]) -> bool:
-    """Write version 0; False if there is a table already."""
+    """Write version 0; False if the table already exists."""
     (root / LOG_DIRECTORY).mkdir(parents=True, exist_ok=True)
     schema_string = delta_schema_string(schema)
     ntz = ntz_features(schema_string)

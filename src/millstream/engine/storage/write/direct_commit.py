@@ -1,7 +1,7 @@
-"""The direct commit: old rows are marked dead, new rows appended, changes written down, in one version of the log.
+"""The direct commit: marks old rows dead, appends new rows and records the changes, in one version of the log.
 
-It costs the same regardless of the table's size, because the rows to remove are known by file and position: the
-refresh had to look the old rows up anyway. See ADR 0003.
+It costs the same regardless of the table's size, because the file and position of the rows to remove are known: the
+refresh had to look up the old rows anyway. See ADR 0003.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def commit_rows(
     txn: Txn,
     metadata: Mapping[str, object],
 ) -> Commit:
-    """Commit rows that are on the driver onto `state`.
+    """Commit rows on the driver as a change of `state`.
 
     Raises:
-        MillstreamError: `COMMIT_CONFLICT` where the table moved on, or a row to remove is not there.
+        MillstreamError: `COMMIT_CONFLICT` if the table has changed, or a row to remove does not exist.
     """
     schema = arrow_schema_of(state.metadata.schema_string)
     new_rows = conformed(added, schema, added.num_rows) if added is not None else schema.empty_table()
@@ -75,10 +75,10 @@ def commit_rows(
 def commit_contents(
     log: TableLog, root: Path, state: TableState, rows: pa.Table, txn: Txn, metadata: Mapping[str, object]
 ) -> Commit:
-    """Replace the table's rows by others that are on the driver.
+    """Replace the table's rows with rows on the driver.
 
     Raises:
-        MillstreamError: `COMMIT_CONFLICT` where the table moved on.
+        MillstreamError: `COMMIT_CONFLICT` if the table has changed.
     """
     schema = arrow_schema_of(state.metadata.schema_string)
     draft = Draft(root, state)
@@ -97,12 +97,12 @@ def commit_contents(
 
 
 def _folded(root: Path, state: TableState, dead: DeadRows, schema: pa.Schema, new_rows: int) -> dict[str, pa.Table]:
-    """The live rows of the files this commit folds, by the files' paths."""
+    """The live rows of the files that this commit folds, by the files' paths."""
     counted = [(f, f.num_records - _num_dead(f, dead)) for f in state.files.values() if f.num_records is not None]
     try:
         return {f.path: _live_rows(root, f, dead.get(f.path), schema) for f in to_fold(counted, new_rows)}
     except UnreadableFileError:
-        return {}  # written by another engine in a way only Spark reads; compaction will fold it
+        return {}  # written by another engine in a way that only Spark reads; compaction will fold it
 
 
 def _num_dead(file: DataFile, dead: DeadRows) -> int:
@@ -116,7 +116,7 @@ def _live_rows(root: Path, file: DataFile, dead: BitMap64 | None, schema: pa.Sch
 
 
 def _labelled(rows: pa.Table | None, schema: pa.Schema, default: str) -> pa.Table:
-    """Rows for a change file: the table's columns and how the feed shall call each."""
+    """Rows for a change file: the table's columns and the label of each row in the feed."""
     typed = schema.append(pa.field(CHANGE_TYPE, pa.string()))
     if rows is None:
         return typed.empty_table()
@@ -137,7 +137,7 @@ def _metrics(removed: pa.Table | None, added: pa.Table | None, copied: int, file
 
 
 def change_metrics(inserted: int, updated: int, deleted: int, copied: int, files: int) -> dict[str, int]:
-    """Counts under the names Delta's MERGE uses; `ranges` reads them again."""
+    """Counts under the names that Delta's MERGE uses; `ranges` reads them again."""
     return {
         "numOutputRows": inserted + updated + copied,
         "numTargetRowsInserted": inserted,

@@ -1,4 +1,4 @@
-"""A direct commit in the making: its actions, and the files to delete again if it is not made."""
+"""A direct commit in preparation: its actions, and the files to delete again if it fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millstream.engine.storage.log.table_log import TableState
 from millstream.errors import Code, MillstreamError
 
 DeadRows = Mapping[str, BitMap64]
-"""The dead rows of files, by their path: earlier ones and those a commit adds."""
+"""The dead rows of files, by their path: earlier ones and those that a commit adds."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Draft:
         self.actions.append({"remove": _removal(file, data_change)})
 
     def mark(self, dead: DeadRows) -> None:
-        """Give each file its new deletion vector; a file without a live row is removed instead."""
+        """Give each file its new deletion vector; remove a file without live rows instead."""
         vectors: dict[str, BitMap64] = {}
         for path, bitmap in dead.items():
             file = self.state.files[path]
@@ -72,7 +72,7 @@ class Draft:
 
     @contextmanager
     def kept_if_committed(self) -> Iterator[Callable[[], None]]:
-        """Delete the written files at the end, unless the function it gives was called."""
+        """Delete the written files at the end, unless the function that it yields was called."""
         committed = False
 
         def keep() -> None:
@@ -99,14 +99,14 @@ def _removal(file: DataFile, data_change: bool) -> Json:
 
 
 def stats_columns(state: TableState) -> Sequence[str]:
-    """The columns to write bounds of, as the table's property names them."""
+    """The columns for which bounds are written, from the table's property."""
     listed = state.metadata.configuration.get("delta.dataSkippingStatsColumns", "")
     schema = arrow_schema_of(state.metadata.schema_string)
     return [name for name in (part.strip().strip("`") for part in listed.split(",")) if name in schema.names]
 
 
 def dead_rows(root: Path, state: TableState, positions: pa.Table | None) -> dict[str, BitMap64]:
-    """All dead rows of each file that loses some, earlier ones included.
+    """All dead rows of each file that loses rows, including earlier ones.
 
     Raises:
         MillstreamError: `COMMIT_CONFLICT` if a position is not that of a live row.

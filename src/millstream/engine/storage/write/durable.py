@@ -1,7 +1,7 @@
-"""Commits that outlive a power cut: their files, and the directories that name them, are on disk.
+"""Commits that survive a power cut: their files, and the directories that contain them, are flushed to disk.
 
-By default no commit waits for that: one that is lost with the page cache is made again from its sources. It has to be
-waited for where a source is about to forget what was landed.
+By default no commit waits for that: one that is lost with the page cache is made again from its sources. A commit must
+wait if a source is about to discard the changes that were committed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from millstream.engine.storage.log.log_files import commit_name
 
 
 def sync_commits(root: Path, after: int, upto: int) -> None:
-    """Flush to disk all that the commits after a version and up to another one have written; data before the log.
+    """Flush to disk all files of the commits after one version up to another; data before the log.
 
     Args:
-        after: -1 for a table that is new.
+        after: -1 for a new table.
     """
     log = root / LOG_DIRECTORY
     commits = [file for version in range(after + 1, upto + 1) if (file := log / commit_name(version)).exists()]
     sync_files(root, (json.loads(line) for commit in commits for line in commit.read_text("utf-8").splitlines()))
     if after < 0:
-        for above in list(root.parents)[:2]:  # a table that is new, perhaps the first of its kind
+        for above in list(root.parents)[:2]:  # a new table's directory may be the first in its parent
             sync(above)
     for commit in commits:
         sync(commit)
@@ -35,7 +35,7 @@ def sync_commits(root: Path, after: int, upto: int) -> None:
 
 
 def sync_files(root: Path, actions: Iterable[Json]) -> None:
-    """Flush the files that some actions add to a table to disk; files that are gone again are skipped."""
+    """Flush the files that some actions add to a table to disk; files that no longer exist are skipped."""
     files = {file for action in actions for file in _files(root, action)}
     for file in sorted(files):
         sync(file)

@@ -1,7 +1,7 @@
-"""Which small files a commit folds into the one it writes anyway, so that many small commits do not leave many files.
+"""Chooses the small files that a commit folds into the file it writes, so that small commits do not leave many files.
 
-The rule is that of a size-tiered log: fold once there are more than `MAX_SMALL_FILES`, smallest first, and stop before
-a file that is much larger than all folded so far, so that a row is rewritten a logarithmic number of times.
+The rule is that of a size-tiered log: fold if there are more than `MAX_SMALL_FILES`, smallest first, and stop before a
+file that is much larger than all folded so far, so that a row is rewritten a logarithmic number of times.
 """
 
 from __future__ import annotations

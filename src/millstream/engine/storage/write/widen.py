@@ -1,4 +1,4 @@
-"""Giving a stored table more columns by rewriting all its rows, without a change for readers of the old columns."""
+"""Adding columns to a stored table by rewriting all its rows; readers of the old columns see no change."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def commit_wider(
     txn: Txn,
     metadata: Mapping[str, object],
 ) -> Commit:
-    """Replace the table's rows, in one commit that says that no row changed.
+    """Replace the table's rows, in one commit that records no row change.
 
     Args:
         schema: the table's columns and the new ones.
-        rows: in the table's columns the same as the table's: the caller guarantees it.
+        rows: equal to the table's rows in the old columns; the caller guarantees this.
 
     Raises:
         MillstreamError: `COMMIT_CONFLICT` if another writer touched the table meanwhile.
@@ -70,7 +70,7 @@ def _add(draft: Draft, schema: StructType, rows: Rows) -> None:
 
 
 def _described(state: TableState, schema: StructType) -> list[Json]:
-    """The actions that give the table its new columns."""
+    """The actions that add the new columns to the table."""
     schema_string, known = delta_schema_string(schema), state.metadata
     described: list[Json] = [
         {

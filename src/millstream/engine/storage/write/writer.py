@@ -1,4 +1,4 @@
-"""Commits to one table: chooses the path by what the table is, where it lies, and where the rows are."""
+"""Commits to one table; chooses the path by the kind of table, its location, and where the rows are."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _locks_lock = threading.Lock()
 
 
 def _lock_of(path: str) -> threading.RLock:
-    """One writer of a table at a time in this process; across processes the commit itself decides."""
+    """One writer of a table at a time in this process; between processes, the commit itself decides."""
     with _locks_lock:
         return _locks.setdefault(path, threading.RLock())
 
@@ -54,9 +54,9 @@ class TableWriter:
     """Commits to the table at `path`.
 
     Args:
-        root: the table's directory, if the direct path may be taken.
-        locate: gives the rows of a version with their positions.
-        max_driver_rows: changes of up to so many rows are written by us, larger ones by Spark.
+        root: the table's directory, if the direct path may be used.
+        locate: returns the rows of a version with their positions.
+        max_driver_rows: we write changes of up to this many rows, Spark writes larger ones.
         strategy: how changes are applied, see `Settings.merge_strategy`.
     """
 
@@ -69,7 +69,7 @@ class TableWriter:
     strategy: MergeStrategy = "auto"
 
     def write(self, rows: Rows, txn: Txn, metadata: Metadata, *, replace: bool) -> Commit:
-        """Append rows, or replace the table's by them."""
+        """Append rows, or replace the table's rows with them."""
         with _lock_of(self.path):
             state = self.log.state()
             if done := already_done(self.log, state, txn):
@@ -90,7 +90,7 @@ class TableWriter:
             return _checkpointed(root, state, made)
 
     def append_written(self, write: Write, txn: Txn, metadata: Metadata) -> Commit | None:
-        """Append the rows of files that others write; `None` where only Spark can write the table."""
+        """Append the rows of files that `write` creates; `None` if only Spark can write the table."""
         with _lock_of(self.path):
             state = self.log.state()
             if done := already_done(self.log, state, txn):
@@ -119,12 +119,12 @@ class TableWriter:
             try:
                 with writing(self.path):
                     made = self._apply_directly(root, state, change, txn, metadata)
-            except UnreadableVectorError:  # another engine's; Delta's reader knows more formats
+            except UnreadableVectorError:  # another engine wrote it; Delta's reader knows more formats
                 return self._apply_by_spark(state, change, txn, metadata)
             return _checkpointed(root, state, made) if made else None
 
     def widen(self, schema: StructType, rows: Rows, txn: Txn, metadata: Metadata) -> Commit:
-        """Give the table more columns, and rows that are the table's in the old ones."""
+        """Add columns to the table; in the old columns, `rows` equal the table's rows."""
         with _lock_of(self.path):
             state = self.log.state()
             if done := already_done(self.log, state, txn):
@@ -169,7 +169,7 @@ class TableWriter:
         merge.apply(self.spark, self.path, schema, contents, change, txn, metadata, updates=updates)
         made = self._made_by_spark(txn)
         for other in self.log.commits(state.version, made.version - 1):
-            # Spark merges into the newest version it finds: another process may have committed after we looked.
+            # Spark merges into the newest version: another process may have committed after our check.
             if not changes_nothing(other):
                 raise MillstreamError(
                     Code.COMMIT_CONFLICT,
@@ -179,7 +179,7 @@ class TableWriter:
         return made
 
     def _check_unmoved(self, state: TableState, expected: int) -> None:
-        """Positions are those of one version: nothing may have touched the table's files since."""
+        """Positions are valid for one version only: no commit may have touched the table's files since."""
         if expected > state.version:
             raise _moved(self.path, f"it is at version {state.version}, before {expected}")
         try:
@@ -201,11 +201,11 @@ class TableWriter:
 
 
 def _moved(path: str, why: str) -> MillstreamError:
-    return MillstreamError(Code.COMMIT_CONFLICT, f"{path} is not as it was read: {why}", hint="refresh again")
+    return MillstreamError(Code.COMMIT_CONFLICT, f"{path} has changed since it was read: {why}", hint="refresh again")
 
 
 def _checkpointed(root: Path, state: TableState, made: Commit) -> Commit:
-    """`made`, with the checkpoint that is due after it."""
+    """`made`, after writing the checkpoint that is due after it, if any."""
     if not made.repeated and is_due(state, made.version):
         write_checkpoint(root)
     return made

@@ -1,1 +1,1 @@
-"""All rows of a table as of one snapshot."""
+"""Reads all rows of a table as of one snapshot."""

@@ -1,6 +1,6 @@
 """A chunk as a Parquet file, written by the process that reads it.
 
-Handing the rows to the JVM, for its writer to write them, takes twice as long as all the rest.
+Passing the rows to the JVM's writer would take twice as long as everything else.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from millstream.engine.storage.files.data_file import open_writer
 from millstream.engine.storage.write.commit import writing
 
 GROUP_BYTES = 64 << 20
-"""How much is held until it is written: a chunk is bounded in rows, not in bytes."""
+"""How much is held in memory until it is written: a chunk is bounded in rows, not in bytes."""
 
 
 def write_file(directory: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[str, int] | None:
-    """Write a new file; gives its name and its rows, None and no file if there are no rows.
+    """Write a new file; returns its name and number of rows, or None and no file if there are no rows.
 
-    The name is a new one each time: a task that is run again must not meet what the first attempt has left.
+    The name is a new one each time: a task that runs again must not meet the file of its first attempt.
 
     Raises:
         MillstreamError: LAKE_UNWRITABLE.

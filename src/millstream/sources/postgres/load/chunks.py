@@ -1,4 +1,4 @@
-"""A table in pieces that can be read side by side: ranges of its pages, which need no key and no index."""
+"""A table in pieces that can be read in parallel: ranges of its pages, which need no key and no index."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TARGET_ROWS = 250_000
-"""About a second's reading: enough to make a connection's cost small, little enough to share out evenly."""
+"""About a second of reading: enough to make a connection's cost small, few enough to distribute evenly."""
 
 _MAX_CHUNKS = 2_000
-_ROWS_AT_ONCE = 200  # what is done per row in Python is a good part of all
+_ROWS_AT_ONCE = 200  # Python's work per row is a good part of the total
 _ROWS_PER_PAGE = 60.0  # where the server has no statistics yet
 
 
@@ -39,7 +39,7 @@ class Chunk:
     Args:
         source: the relation that has the rows, as it was found.
         is_only: leave out what inherits from it, which has chunks of its own.
-        first_page, end_page: the range, open at the side of a None.
+        first_page, end_page: the range; None leaves that side open.
         rows, size_bytes: estimates.
         trusted: roles whose functions may run when it is read.
     """
@@ -84,14 +84,14 @@ def chunks(
     """Pieces of about `target_rows` rows that make up the relation, even while rows are added to it.
 
     Args:
-        columns: what will be read; a role may have the right to read them of a partitioned table and not of its
-            partitions, and then the table is one piece.
+        columns: what will be read; if the role may read them from a partitioned table, but not from its partitions,
+            the table is one piece.
         trusted: roles whose functions may run when it is read.
 
     Raises:
         MillstreamError: SOURCE_MISSING; SOURCE_CHANGED if its name means another relation now; UNTRUSTED_CODE.
     """
-    # as the connection's snapshot has it: partitions come and go
+    # as the connection's snapshot sees it: partitions come and go
     now = read_relations(connection, [relation.oid]).get(relation.oid)
     if now is None:
         raise MillstreamError(Code.SOURCE_MISSING, f"{relation.qualified} was dropped")
@@ -102,7 +102,7 @@ def chunks(
     leaves = {leaf.oid: leaf for leaf in relation.leaves}
     sizes = connection.execute(_SIZES, [[c.name for c in columns], list(leaves)]).fetchall()
     total = sum(_expected_rows(rows, pages_then, pages) for _, _, rows, pages_then, pages, *_ in sizes)
-    # a refresh of a materialized view replaces its pages in the eyes of older snapshots, too
+    # a refresh of a materialized view replaces its pages for older snapshots, too
     is_whole = relation.kind not in (RelationKind.TABLE, RelationKind.PARTITIONED)
     if is_whole or not all(may_read for *_, may_read in sizes):
         size_bytes = sum(size or 0 for *_, size, _ in sizes)
@@ -133,7 +133,7 @@ def read_chunk(
 
     Raises:
         MillstreamError: SNAPSHOT_LOST, LOCK_TIMEOUT, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, VALUE_UNSUPPORTED;
-            SOURCE_CHANGED if the name of what it is a piece of means another relation now; UNTRUSTED_CODE.
+            SOURCE_CHANGED if the name of its relation means another one now; UNTRUSTED_CODE.
     """
     return read_chunks(address, snapshot_name, [chunk], columns, batch_bytes)
 
@@ -145,18 +145,18 @@ def read_chunks(
     columns: Sequence[MirrorColumn],
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """As `read_chunk`, one after the other over one connection."""
+    """As `read_chunk`, for several pieces one after the other over one connection."""
     with connect(address) as connection:
         for chunk in wanted:
             try:
-                # Before the snapshot is imported: the planner knows of indexes that are younger. A view is read on
-                # purpose, and is made of its owner's code.
+                # Before the snapshot is imported: the planner also knows indexes that are newer than it. A view is
+                # read on purpose, and consists of its owner's code.
                 if chunk.source.kind != RelationKind.VIEW:
                     refuse_planned_code(connection, chunk.source.oid, chunk.source.qualified, chunk.trusted)
                 import_snapshot(connection, snapshot_name)
                 hold(connection, chunk.source, forbidden=chunk.source.forbidden(only=chunk.is_only))
                 yield from read_csv(_copied(connection, chunk.query(columns)), columns, batch_bytes)
-                require(connection, [chunk.source])  # its schema may have been renamed, and be another one
+                require(connection, [chunk.source])  # its schema may have been renamed and replaced
                 connection.execute("ROLLBACK")
             except MovedError as e:
                 raise moved_error(str(e)) from e
@@ -200,15 +200,15 @@ def _copied(connection: Connection, query: sql.Composed) -> Iterator[bytes]:
     finally:
         selector.close()
         if not is_done:
-            pgconn.finish()  # left half-way, the connection is of no use
+            pgconn.finish()  # an unfinished COPY makes the connection unusable
 
 
 def _view(connection: Connection, relation: Relation) -> Chunk:
-    """A view has no pages, and only a plan estimates its rows."""
+    """A view as one piece: it has no pages, and only a plan estimates its rows."""
     source, rows = relation.named, 0
     counted = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source.identifier)
     try:
-        # A missing right is reported when it is read; the transaction may have other relations to read.
+        # A missing right is reported when the view is read; the transaction may have other relations to read.
         with suppress(psycopg.errors.InsufficientPrivilege), connection.transaction():
             hold(connection, source, forbidden=source.forbidden())
             row = connection.execute(counted).fetchone()
@@ -222,7 +222,7 @@ def _view(connection: Connection, relation: Relation) -> Chunk:
 
 
 def _expected_rows(rows_then: float, pages_then: int, pages: int | None) -> int:
-    if pages is None:  # of a foreign table it is known if it was analyzed
+    if pages is None:  # a foreign table; its rows are known if it was analyzed
         return max(0, int(rows_then))
     per_page = rows_then / pages_then if pages_then > 0 and rows_then >= 0 else _ROWS_PER_PAGE
     return int(per_page * pages)

@@ -1,4 +1,4 @@
-"""One moment of a database, held open so that several readers see exactly the same rows."""
+"""A snapshot of a database, held open so that several readers see exactly the same rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 _KEEP_ALIVE_SECONDS = 20.0
 _REPORT_SECONDS = 0.5
 _LOCK_TIMEOUT = "10s"
-# A session that waits to alter a table waits for the exporting transaction, and a reader would wait for it: a deadlock.
+# A session that wants to alter a table waits for the exporting transaction, and a reader for that session: a deadlock.
 _READERS_LOCK_TIMEOUT = "3s"
 
 _COPIED = """
@@ -36,21 +36,21 @@ FROM pg_stat_progress_copy p JOIN pg_stat_activity a USING (pid) WHERE a.applica
 class ExportedSnapshot:
     """A transaction that exports its snapshot for as long as the block lasts.
 
-    It also holds the tables' lightest lock. TRUNCATE and rewrites of a table do not respect snapshots: without the
-    lock, a reader who comes after one finds no rows and no error. And under the lock it sees that the names mean what
-    they meant when the tables were found, and do so until the end (see `millstream.postgres.locked_names`).
-    Leaving the block fails if the transaction was lost meanwhile, since then nothing is known of what was read.
+    It also holds the weakest lock on the tables. TRUNCATE and rewrites of a table do not respect snapshots: without the
+    lock, a reader that comes after one finds no rows and no error. Under the lock it also checks that the names mean
+    what they meant when the tables were found, as they do until the end (see `millstream.postgres.locked_names`).
+    Leaving the block fails if the transaction was lost meanwhile, since then the rows that were read may be wrong.
 
     Args:
         relations: the tables to be read.
-        take: gives the name of a snapshot to hold on to instead of a new one, e.g. that of a new replication slot;
+        take: returns the name of a snapshot to hold instead of a new one, e.g. that of a new replication slot;
             called once the tables are locked.
         trusted: roles whose functions may run when the tables are read: see `planned_code`.
 
     Attributes:
         name: for `SET TRANSACTION SNAPSHOT`.
-        position: the same as `pg_snapshot` text.
-        address: for readers, who may be on other machines.
+        position: the snapshot as `pg_snapshot` text.
+        address: for readers, which may be on other machines.
         connection: sees the snapshot.
     """
 
@@ -103,7 +103,7 @@ class ExportedSnapshot:
             self.connection.close()
 
     def check(self) -> None:
-        """See that the snapshot is still held.
+        """Check that the snapshot is still held.
 
         Raises:
             MillstreamError: SNAPSHOT_LOST.
@@ -123,7 +123,7 @@ class ExportedSnapshot:
         execute = self.connection.execute
         execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
-            # None of these statements takes a snapshot: that must not be older than the locks.
+            # None of these statements takes a snapshot: the snapshot must not be older than the locks.
             _set_time_limits(self.connection, _LOCK_TIMEOUT)
             tables = [r for r in self._relations if r.kind in (RelationKind.TABLE, RelationKind.PARTITIONED)]
             for table in tables:
@@ -136,7 +136,7 @@ class ExportedSnapshot:
                 with self._about(relation):
                     if relation in tables:
                         require(self.connection, [relation.named])
-                    else:  # LOCK TABLE takes no others
+                    else:  # LOCK TABLE accepts tables only
                         hold(self.connection, relation.named, forbidden=relation.named.forbidden())
         except psycopg.Error as e:
             raise reading_error(self._address, e, ", ".join(r.qualified for r in self._relations)) from e
@@ -156,7 +156,7 @@ class ExportedSnapshot:
             raise TableError.about(table.qualified, error) from e
 
     def _keep_alive(self) -> None:
-        """Now and then a statement, so that nothing between us and the server takes the connection for a dead one."""
+        """Run a statement now and then, so that nothing between us and the server considers the connection dead."""
         while True:
             self._wake.wait(_REPORT_SECONDS if self._report else _KEEP_ALIVE_SECONDS)
             self._wake.clear()
@@ -191,7 +191,7 @@ def import_snapshot(connection: Connection, name: str) -> None:
         raise MillstreamError(
             Code.SNAPSHOT_LOST,
             f"the snapshot {name} is no longer held: {first_line(e)}",
-            hint="the reading starts over; a pooler in transaction mode loses snapshots: connect to the server itself",
+            hint="the tables are read again; a pooler in transaction mode loses snapshots: connect without it",
         ) from e
     _set_time_limits(connection, _READERS_LOCK_TIMEOUT)
 
@@ -210,5 +210,5 @@ def snapshot_lost(address: Address, error: psycopg.Error) -> MillstreamError:
     return MillstreamError(
         Code.SNAPSHOT_LOST,
         f"the snapshot of {address} was lost while tables were read under it: {first_line(error)}",
-        hint="the reading starts over",
+        hint="the tables are read again",
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DRIVER_ROWS = 2_000_000
 DRIVER_BYTES = 256 << 20
-"""Up to here the driver reads by itself, on one machine twice as fast as Spark's workers hand the rows to the JVM."""
+"""Up to here the driver reads by itself: on one machine twice as fast as workers that pass the rows to the JVM."""
 _READERS = 4
 
 
@@ -58,7 +58,7 @@ def read_small(
 def _side_by_side(
     snapshot: ExportedSnapshot, pieces: Sequence[Chunk], columns: Sequence[MirrorColumn], progress: Progress | None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of all chunks in any order, over several connections: decoding leaves Python's lock to others."""
+    """The rows of all chunks in any order, over several connections: decoding releases Python's lock."""
     waiting, found = deque(pieces), SimpleQueue[pa.RecordBatch | None]()
     is_given_up = Event()
 
@@ -106,8 +106,8 @@ def spark_frame(
 ) -> DataFrame:
     """The relation's rows as of the snapshot, read by Spark's workers.
 
-    The snapshot must stay open until the last action over the frame has ended. Errors of workers come out of these
-    actions: see `coded_error`.
+    The snapshot must stay open until the last action over the frame has ended. These actions raise the errors of
+    workers: see `coded_error`.
     """
     return frame_of(spark, _reading(snapshot, relation, columns, progress, target_rows))
 
@@ -121,13 +121,13 @@ def spark_files(
     progress: Progress | None = None,
     target_rows: int = TARGET_ROWS,
 ) -> list[Path]:
-    """The relation's rows as of the snapshot in Parquet files, which Spark's workers write where they read.
+    """The relation's rows as of the snapshot in Parquet files, which Spark's workers write as they read.
 
     Args:
         directory: where the workers can write and the driver can read.
 
     Raises:
-        PySparkException: what a worker has met; see `coded_error`.
+        PySparkException: the error of a worker; see `coded_error`.
     """
     return write_files(spark, _reading(snapshot, relation, columns, progress, target_rows), directory)
 

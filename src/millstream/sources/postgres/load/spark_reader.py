@@ -1,7 +1,7 @@
 """Chunks read by Spark's workers: a data source whose partitions are the chunks.
 
-What a worker needs, the password among it, travels inside pickled objects. The options of a data source would be shown
-by `explain` and in Spark's UI, so there are none.
+What a worker needs, including the password, is passed in pickled objects. `explain` and Spark's UI would show the
+options of a data source, so there are none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _FORMAT = "millstream_postgres"
 _FILES = "file string, rows bigint"
-_registering = threading.Lock()  # the name is one per session
+_registering = threading.Lock()  # a session has one data source by that name
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class ChunkReader(DataSourceReader):
 
 
 class ChunkWriter(ChunkReader):
-    """Writes each chunk as a Parquet file into a directory that workers and driver have in common.
+    """Writes each chunk as a Parquet file into a directory that workers and driver share.
 
-    Spark is given one row per file, its name: only files of successful attempts are reported.
+    Spark gets one row per file, with its name: only files of successful attempts are reported.
     """
 
     def __init__(self, reading: Reading, directory: Path) -> None:
@@ -79,7 +79,7 @@ class ChunkWriter(ChunkReader):
         self._directory = directory
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The name of a chunk's file, and its rows."""
+        """The name of a chunk's file, and its number of rows."""
         import pyarrow as pa
 
         written = write_file(self._directory, super().read(partition), batch_schema(self._reading.columns))
@@ -94,7 +94,7 @@ def frame_of(spark: SparkSession, reading: Reading) -> DataFrame:
 
 
 def write_files(spark: SparkSession, reading: Reading, directory: Path) -> list[Path]:
-    """Have the workers write the chunks as Parquet files; gives those that have rows."""
+    """Have the workers write the chunks as Parquet files; returns those that have rows."""
     written = _frame(spark, _FILES, ChunkWriter(reading, directory)).collect()
     return [directory / row.file for row in written]
 
@@ -107,7 +107,7 @@ def _frame(spark: SparkSession, schema: str | StructType, reader: DataSourceRead
 
 
 def coded_error(error: Exception) -> MillstreamError | None:
-    """The error a worker met, which Spark reports as a text."""
+    """The coded error of a worker, which Spark reports as a text."""
     for code in Code:
         _, found, rest = str(error).partition(f"MillstreamError: [{code.value}] ")
         if found:
@@ -118,7 +118,7 @@ def coded_error(error: Exception) -> MillstreamError | None:
 
 
 def _source(given: str | StructType, reading: DataSourceReader) -> type[DataSource]:
-    """A class of its own for each reading: Spark makes the instances, in another process, from the pickled class."""
+    """A separate class for each reading: Spark creates the instances, in another process, from the pickled class."""
 
     class PostgresChunks(DataSource):
         @classmethod

@@ -1,4 +1,4 @@
-"""Changes of a mirror that are too many for the driver, computed by Spark."""
+"""Applies changes to a mirror through Spark, if they are too many for the driver."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def land(
     """Apply a Z-set in one commit; None if nothing changes.
 
     Raises:
-        MillstreamError: CAPTURE_LOST if a row that goes is not in the mirror.
+        MillstreamError: CAPTURE_LOST if a row to remove is not in the mirror.
     """
     schema = store.snapshot(mirror.path, version).spark_schema
     zset = StructType([*schema.fields, StructField(naming.WEIGHT, LongType())])
@@ -45,7 +45,7 @@ def land(
             return None
         has = removed.count() if gone else 0
         if has != gone:
-            raise mismatch_error(mirror.name, f"{gone} rows go, of which the mirror has {has}")
+            raise mismatch_error(mirror.name, f"they remove {gone} rows, of which the mirror has {has}")
         made = store.apply(
             mirror.path, ChangeSet(removed if gone else None, _added(net, schema), version, mirror.key), txn, metadata
         )
@@ -56,7 +56,7 @@ def land(
 
 
 def stored_rows(store: DeltaStore, mirror: Mirror, version: int, keys: pa.Table) -> pa.Table:
-    """The mirror's rows that have one of some keys."""
+    """The mirror's rows with the given keys."""
     schema = store.snapshot(mirror.path, version).spark_schema
     by = [schema[name] for name in keys.column_names]
     wanted = store.frame(keys, StructType(by)).select(*identities(by, _SAME)).distinct()
@@ -67,7 +67,7 @@ def stored_rows(store: DeltaStore, mirror: Mirror, version: int, keys: pa.Table)
 
 @contextmanager
 def difference(store: DeltaStore, mirror: Mirror, version: int, contents: Rows) -> Iterator[DataFrame]:
-    """The Z-set that leads from the mirror's rows to `contents`, which are computed once, while the block lasts."""
+    """The Z-set that leads from the mirror's rows to `contents`, computed once and cached while the block lasts."""
     schema = store.snapshot(mirror.path, version).spark_schema
     names = [quote(n) for n in schema.names]
     new = store.frame(contents, schema).select(*names, F.lit(1).cast("bigint").alias(naming.WEIGHT))
@@ -80,7 +80,7 @@ def difference(store: DeltaStore, mirror: Mirror, version: int, contents: Rows) 
 
 
 def mismatch_error(name: str, why: str) -> MillstreamError:
-    """The error for a mirror that is not what the captured changes start from."""
+    """The error for a mirror that lacks rows that the captured changes start from."""
     return MillstreamError(
         Code.CAPTURE_LOST,
         f"the captured changes of {name} do not fit its mirror: {why}",
@@ -89,7 +89,7 @@ def mismatch_error(name: str, why: str) -> MillstreamError:
 
 
 def _netted(zset: DataFrame, schema: StructType) -> DataFrame:
-    """Rows with equal bits summed, those of weight zero left out."""
+    """Sum the weights of rows with equal bits, and leave out those of weight zero."""
     same = identities(schema.fields, _SAME)
     values = [F.first(quote(f.name)).alias(f.name) for f in schema.fields]
     summed = zset.groupBy(*same).agg(*values, F.sum(naming.WEIGHT).alias(naming.WEIGHT))
@@ -97,7 +97,7 @@ def _netted(zset: DataFrame, schema: StructType) -> DataFrame:
 
 
 def _found(stored: DataFrame, going: DataFrame, schema: StructType, key: tuple[str, ...]) -> DataFrame:
-    """The stored rows that go, with their places: of equal ones as many as go."""
+    """The stored rows to remove, with their places; of equal rows as many as are to be removed."""
     by = [f for f in schema.fields if f.name in key] if key else list(schema.fields)
     wanted = going.select(*identities(by, _SAME), (-F.col(naming.WEIGHT)).alias(_COUNT))
     marked = stored.select("*", *identities(by, _SAME))

@@ -1,7 +1,7 @@
 """A mirror: the Delta table that holds the captured columns of a PostgreSQL table, brought forward by Z-sets.
 
-Each landing is one commit. The rows that go are looked up by the key, or by all columns where there is none; a row
-that should be there and is not means that a change was missed, and is always an error.
+Each landing is one commit. The rows to remove are looked up by the key, or by all columns if there is none; if such a
+row is not there, a change was missed, which is always an error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Mirror:
 
     Args:
         name: the table's name, for messages.
-        key: columns no two rows agree in and that are never NULL; empty if there are none.
+        key: columns that identify a row and are never NULL; empty if there are none.
     """
 
     name: str
@@ -67,12 +67,12 @@ def land(
     """Apply a Z-set (the mirror's columns and `naming.WEIGHT`) in one commit; None if nothing changes.
 
     Args:
-        truncated: all rows the mirror has go first.
-        stored: what `stored_rows` gave, if all rows that go are among them; nothing has been written since.
+        truncated: first remove all rows that the mirror has.
+        stored: what `stored_rows` returned, if it has all rows to remove and nothing has been written since.
         max_driver_rows: larger changes are applied by Spark.
 
     Raises:
-        MillstreamError: CAPTURE_LOST if a row that goes is not in the mirror.
+        MillstreamError: CAPTURE_LOST if a row to remove is not in the mirror.
     """
     version = store.version(mirror.path)
     if isinstance(changes, pa.Table):
@@ -86,7 +86,7 @@ def land(
             if change is not None:
                 made = store.apply(mirror.path, change, txn, metadata)
                 return made.version if made is not None else None
-    assert not truncated, "what a truncated table holds since then comes on the driver"
+    assert not truncated, "the rows of a truncated table come to the driver"
     return large_changes.land(store, mirror, version, changes, txn, metadata)
 
 
@@ -98,7 +98,7 @@ def resync(
     metadata: Mapping[str, object],
     max_driver_rows: int,
 ) -> int | None:
-    """Make the mirror's rows be `contents`, by a commit of no more than what differs; None if nothing does."""
+    """Make the mirror's rows equal to `contents`, by a commit of the difference only; None if there is none."""
     version = store.version(mirror.path)
     have = store.rows(mirror.path, version, max_driver_rows) if isinstance(contents, pa.Table) else None
     if isinstance(contents, pa.Table) and have is not None:
@@ -109,12 +109,12 @@ def resync(
 
 
 def stored_rows(store: DeltaStore, mirror: Mirror, keys: pa.Table, max_driver_rows: int) -> pa.Table:
-    """The mirror's rows that have one of some keys, with their places if they were found on the driver.
+    """The mirror's rows with the given keys, with their places if they were found on the driver.
 
-    Of keys it does not have there is none.
+    There is no row for a key that the mirror does not have.
 
     Args:
-        keys: columns that no two rows of the mirror agree in.
+        keys: in columns that identify a row of the mirror.
     """
     version = store.version(mirror.path)
     schema = arrow_schema(store.snapshot(mirror.path, version).spark_schema)
@@ -139,9 +139,9 @@ def _replace(
     metadata: Mapping[str, object],
     max_driver_rows: int,
 ) -> int | None:
-    """The rows that came after a TRUNCATE instead of all others: often the same, loaded again."""
+    """Replace all rows by those that came after a TRUNCATE: often the same ones, loaded again."""
     if (pc.min(changes[naming.WEIGHT]).as_py() or 0) < 0:
-        raise _mismatch_error(mirror, "a row goes that came before the table was truncated")
+        raise _mismatch_error(mirror, "they remove a row from before the table was truncated")
     rows = _repeated(changes).drop_columns([naming.WEIGHT])
     have = store.rows(mirror.path, version, max_driver_rows)
     if have is not None:
@@ -153,7 +153,7 @@ def _replace(
 def _on_driver(
     store: DeltaStore, mirror: Mirror, version: int, net: pa.Table, stored: pa.Table | None
 ) -> ChangeSet | None:
-    """What to do, if the rows that go can be found here."""
+    """The changes to commit, if the rows to remove can be found on the driver."""
     going = net.filter(pc.less(net[naming.WEIGHT], 0))
     coming = _repeated(net.filter(pc.greater(net[naming.WEIGHT], 0))).drop_columns([naming.WEIGHT])
     if going.num_rows == 0:
@@ -173,7 +173,7 @@ def _on_driver(
 
 def _by_key(lookup: Lookup, mirror: Mirror, going: pa.Table, stored: pa.Table | None) -> pa.Table | None:
     if not all(has_exact_equality(going.schema.field(name).type) for name in mirror.key):
-        return None  # an array, say: by such a type rows are neither found nor joined here
+        return None  # e.g. an array: rows are neither found nor joined by such a type here
     found = stored if stored is not None else lookup.by_key(going, mirror.key)
     if found is None:
         return None
@@ -182,14 +182,14 @@ def _by_key(lookup: Lookup, mirror: Mirror, going: pa.Table, stored: pa.Table | 
     joined = wanted.join(places.append_column(_PLACE, _numbers(found.num_rows)), list(mirror.key), join_type="inner")
     if joined.num_rows != going.num_rows or len(pc.unique(joined[_CODE])) != going.num_rows:
         raise _mismatch_error(
-            mirror, f"{going.num_rows} rows go, of which the mirror has {joined.num_rows} by their key"
+            mirror, f"they remove {going.num_rows} rows, of which the mirror has {joined.num_rows} by key"
         )
     rows, at = going.take(joined[_CODE]).drop_columns([naming.WEIGHT]), found.take(joined[_PLACE])
     return _placed(rows, at)
 
 
 def _by_all(lookup: Lookup, mirror: Mirror, going: pa.Table, stored: pa.Table | None) -> pa.Table | None:
-    """By all columns: of equal rows as many as go."""
+    """Find rows by all columns; of equal rows as many as are to be removed."""
     names = [n for n in going.column_names if n != naming.WEIGHT]
     if stored is None and (found := lookup.by_any(going, names)) is not None:
         stored = lookup.store.arrow_at(lookup.path, lookup.version, found)
@@ -210,7 +210,9 @@ def _matched(mirror: Mirror, going: pa.Table, stored: pa.Table, names: list[str]
             chosen.append(place)
     if any(missing.values()):
         total = sum(wanted.values())
-        raise _mismatch_error(mirror, f"{total} rows go, of which the mirror has {total - sum(missing.values())}")
+        raise _mismatch_error(
+            mirror, f"they remove {total} rows, of which the mirror has {total - sum(missing.values())}"
+        )
     places = pa.array(chosen, pa.int64())
     return _placed(plain.take(places), stored.take(places))
 
@@ -226,7 +228,7 @@ def _codes(keys: pa.Table) -> list[int]:
 
 
 def _labelled(removed: pa.Table, added: pa.Table, key: tuple[str, ...]) -> tuple[pa.Table, pa.Table]:
-    """The rows with what the change feed shall call them: updates, where a key goes and comes."""
+    """The rows with their change types for the change feed: updates, if a key is removed and added."""
     codes = _codes(comparable(pa.concat_tables([removed.select(key), added.select(key)]), key))
     old, new = codes[: removed.num_rows], codes[removed.num_rows :]
     stays = set(old) & set(new)
@@ -242,7 +244,7 @@ def _placed(rows: pa.Table, places: pa.Table) -> pa.Table:
 
 
 def _repeated(weighted_rows: pa.Table) -> pa.Table:
-    """Each row as often as it counts."""
+    """Each row as often as its weight says."""
     weights = weighted_rows[naming.WEIGHT].to_numpy()
     if (weights == 1).all():
         return weighted_rows

@@ -1,1 +1,1 @@
-"""What the server says of its tables: definitions, fingerprints, rights, snapshots, and answers to queries."""
+"""What the server reports about its tables: definitions, fingerprints, rights, snapshots, and query results."""

@@ -1,4 +1,4 @@
-"""How well capture is doing: the slot of each database, and each captured table."""
+"""The health of capture: the slot of each database, and each captured table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRITES_REFUSED = "writes_refused"
 
 
 def slot_health(connection: Connection, slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> list[SlotHealth]:
-    """The slot of a database, with the tables that are read from it; none while triggers capture.
+    """The slot of a database, with the tables that are read from it; none in trigger mode.
 
     Args:
         mode: `TRIGGER`, `TRANSITIONING` or `WAL`.
@@ -62,7 +62,7 @@ def check_cdc_health(
 
     Args:
         database: the name it is attached under.
-        lag_threshold_bytes: how far the slot may be behind, or how much WAL it may keep, before that is an alert.
+        lag_threshold_bytes: how far the slot may be behind, or how much WAL it may keep, before there is an alert.
         buffer_schema: where the functions of its triggers are; None skips the triggers.
     """
     rows = connection.execute(
@@ -100,7 +100,7 @@ def _alert(oid: int, other: str | None, found: Container[int], refused: Containe
 
 
 def unknown_slot(slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> list[SlotHealth]:
-    """As `slot_health`, of a database that cannot be reached."""
+    """As `slot_health`, for a database that cannot be reached."""
     if mode == "TRIGGER":
         return []
     return [
@@ -121,7 +121,7 @@ def unknown_slot(slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> l
 
 
 def unknown_health(database: str, slot: Slot, mode: str, sources: Sequence[tuple[int, str]]) -> list[CdcHealth]:
-    """As `check_cdc_health`, of a database that cannot be reached."""
+    """As `check_cdc_health`, for a database that cannot be reached."""
     slot_name = slot.name if mode != "TRIGGER" else None
     return [CdcHealth(database, oid, name, mode, slot_name, None, None, UNREACHABLE) for oid, name in sources]
 
@@ -131,7 +131,7 @@ def slot_alert(state: SlotState | None, mode: str, lag_threshold_bytes: int) -> 
     if mode == "TRIGGER":
         return None
     if state is None:
-        return SLOT_MISSING if mode == "WAL" else None  # a transition may not have made it yet
+        return SLOT_MISSING if mode == "WAL" else None  # a mode switch may not have created it yet
     if state.is_lost:
         return SLOT_LOST
     if state.wal_status == "unreserved" or (state.safe_wal_size is not None and state.safe_wal_size <= 0):
@@ -142,7 +142,7 @@ def slot_alert(state: SlotState | None, mode: str, lag_threshold_bytes: int) -> 
 
 
 def trigger_alert(states: str) -> str | None:
-    """What is wrong with the triggers of a table, by the different states they are in."""
+    """What is wrong with the triggers of a table, given the different states they are in."""
     if set(states) & set(NEVER_FIRES):
         return TRIGGERS_DISABLED
     return REPLICA_UNSEEN if set(states) - {FIRES_ALWAYS} else None

@@ -1,4 +1,4 @@
-"""DDL that gives up soon if it has to wait for a lock, and is tried again: writers are held up for milliseconds."""
+"""Retries DDL that gives up quickly when it has to wait for a lock: writers are held up for milliseconds only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 def with_locks(connection: Connection, settings: BufferSettings, failed: str, work: Callable[[], Result]) -> Result:
-    """Do DDL in a transaction of its own, and try again until its locks are available.
+    """Run DDL in a transaction of its own, and try again until its locks are available.
 
     Raises:
         MillstreamError: LOCK_TIMEOUT, PRIVILEGE_MISSING.
@@ -50,5 +50,5 @@ def _coded(failed: str) -> Iterator[None]:
         yield
     except psycopg.errors.InsufficientPrivilege as e:
         raise MillstreamError(
-            Code.PRIVILEGE_MISSING, f"{failed}: {e.diag.message_primary}", hint="grant the role what it lacks"
+            Code.PRIVILEGE_MISSING, f"{failed}: {e.diag.message_primary}", hint="grant the role the missing right"
         ) from e

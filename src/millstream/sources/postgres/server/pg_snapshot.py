@@ -1,4 +1,4 @@
-"""Which transactions a `pg_snapshot` sees, decided without the server: the WAL names its transactions."""
+"""Decides which transactions a `pg_snapshot` sees, without asking the server: the WAL names its transactions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class PgSnapshot:
     """`xmin:xmax:running`, all of them 64-bit ids of top-level transactions.
 
     Args:
-        xmin: all before it have ended.
-        xmax: it and all after it have not begun, as far as the snapshot knows.
-        running: those between that had not ended.
+        xmin: all transactions before it have ended.
+        xmax: this transaction and all after it have not begun, as far as the snapshot knows.
+        running: those in between that had not ended.
     """
 
     xmin: int
@@ -24,7 +24,7 @@ class PgSnapshot:
 
     @classmethod
     def parse(cls, text: str) -> PgSnapshot:
-        """Read the server's text.
+        """Parse the server's text.
 
         >>> PgSnapshot.parse("10:14:10,12").sees(11)
         True
@@ -33,19 +33,19 @@ class PgSnapshot:
         return cls(int(xmin), int(xmax), frozenset(int(x) for x in running.split(",") if x))
 
     def sees(self, xid: int) -> bool:
-        """Whether the effects of a transaction that committed are part of it."""
+        """Whether it sees the effects of a committed transaction."""
         return xid < self.xmin or (xid < self.xmax and xid not in self.running)
 
     def covers(self, other: PgSnapshot) -> bool:
-        """Whether it sees all that another one sees: it was taken at the same time or later."""
+        """Whether it sees all that another snapshot sees: it was taken at the same time or later."""
         return self.xmax >= other.xmax and all(x >= other.xmax or x in other.running for x in self.running)
 
     def has_outlived(self, other: PgSnapshot) -> bool:
-        """Whether all transactions that were running in another one, of the same time or earlier, have ended."""
+        """Whether all transactions have ended that were running in another snapshot of the same time or earlier."""
         return self.covers(other) and not self.running & other.running
 
     def full_xid(self, xid: int) -> int:
-        """The 64-bit id of a transaction of which the lower 32 bits are known, and that is not older than 2³¹ others.
+        """The 64-bit id of a transaction from its lower 32 bits, if it is less than 2³¹ transactions old.
 
         >>> PgSnapshot(2**32 + 5, 2**32 + 5, frozenset()).full_xid(2**32 - 1) == 2**32 - 1
         True

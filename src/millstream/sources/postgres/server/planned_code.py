@@ -1,14 +1,15 @@
-"""Functions of others that would run with our rights when PostgreSQL plans a SELECT.
+"""Finds functions of other roles that would run with our rights when PostgreSQL plans a SELECT.
 
-To plan it, PostgreSQL simplifies the expressions and predicates of a table's indexes, its extended statistics and the
-expressions of its partition key, whether or not the statement uses them. A function that is declared
-immutable and is called with constants is run then, and one in SQL is inlined first, with everything that its body
-calls. A call whose argument is a column, by a function in another language, is left as it is. (The CHECKs of a table
-would be simplified too, but for `constraint_exclusion` in our sessions; defaults, generated columns, triggers and
-policies run for writers, or not at all for roles that bypass them.)
+While planning, PostgreSQL simplifies the expressions and predicates of a table's indexes, its extended statistics and
+the expressions of its partition key, whether or not the statement uses them. It then runs a function that is declared
+immutable and is called with constants; a function in SQL it inlines first, with everything that its body calls. A call
+that has a column as its argument stays as it is, if the function is in another language. (PostgreSQL would simplify a
+table's CHECKs too, but our sessions turn `constraint_exclusion` off; defaults, generated columns, triggers and policies
+run for writers, or not at all for roles that bypass them.)
 
-Superusers need no table to have their code run, and what is SECURITY DEFINER runs with its owner's rights. The owner of
-a table can create such an index while it is being read: no lock that a reader may take prevents it.
+Functions of superusers are no risk, since superusers need no table to run code; nor are SECURITY DEFINER functions,
+which run with their owner's rights. A table's owner can create such an index while the table is being read: no lock
+that a reader may take prevents it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _FIRST_USER_OID = 16_384
 _TOKEN = re.compile(r"[{}()]|(?:\\.|[^\s{}()\\])+")
 _CALLED = ("funcid", "opfuncid", "opno")
 _THROUGH = ("RELABELTYPE", "COERCEVIAIO")
-"""What a column may be wrapped into and still be none of the constants."""
+"""Nodes that may wrap a column; the column in them is still not a constant."""
 
 Value: TypeAlias = "Node | list[Value] | str"
 
@@ -67,7 +68,7 @@ class Node:
 
     @property
     def has_column(self) -> bool:
-        """Whether one of its arguments is a column: then it is not run to plan."""
+        """Whether one of its arguments is a column: then planning does not run it."""
         return any(_is_column(argument) for argument in _flat(self.fields.get("args", [])))
 
     def walk(self) -> Iterator[Node]:
@@ -79,7 +80,7 @@ class Node:
 
 
 def refuse_planned_code(connection: Connection, oid: int, name: str, trusted: Collection[str] = ()) -> None:
-    """Refuse to read a table if its owner's code would run for that.
+    """Refuse to read a table if reading would run its owner's code.
 
     Args:
         name: the table's, for messages.
@@ -107,7 +108,7 @@ def refuse_planned_code(connection: Connection, oid: int, name: str, trusted: Co
                     Code.UNTRUSTED_CODE,
                     f"reading {name} would run the function {signature} of the role {owner} with the rights of the "
                     f"role that reads: {where} calls it, and PostgreSQL runs it to plan a query",
-                    hint=_way_out(signature, owner, is_inlined and node.has_column),
+                    hint=_hint(signature, owner, is_inlined and node.has_column),
                 )
 
 
@@ -163,9 +164,9 @@ def _is_column(node: Node) -> bool:
     return node.name == "VAR"
 
 
-def _way_out(signature: str, owner: str, is_inlined: bool) -> str:
+def _hint(signature: str, owner: str, is_inlined: bool) -> str:
     kept = f"ALTER FUNCTION {signature} SET search_path = ..., so that it is not inlined; or " * is_inlined
     return (
-        f"{kept}make a superuser the owner of the function; or, if you trust {owner} with all that the reading role "
-        f"may do, add it to the setting trusted_owners"
+        f"{kept}make a superuser the owner of the function; or, if you trust {owner} with everything that the reading "
+        f"role may do, add it to the setting trusted_owners"
     )

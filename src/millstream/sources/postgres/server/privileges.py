@@ -1,4 +1,4 @@
-"""What a role lacks to capture a database or one of its tables, as the statements that grant it."""
+"""The rights that a role lacks to capture a database or one of its tables, as the statements that grant them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.postgres.connection import Connection
 from millstream.postgres.driver import sql
 from millstream.sources.postgres.server.relations import Relation
 
-# A managed service that grants nobody REPLICATION may have a role for it.
+# A managed service that does not grant REPLICATION may have a role for it.
 _REPLICATION = """
 SELECT r.rolname::text, r.rolsuper OR r.rolreplication OR coalesce(pg_has_role(m.oid, 'member'), false), m.rolname::text
 FROM pg_roles r LEFT JOIN pg_roles m ON m.rolname = 'rds_replication' WHERE r.rolname = current_user
@@ -36,7 +36,7 @@ class MissingGrants:
 
     Args:
         required: without these nothing can be captured.
-        by_schema: for schemas of which no table can be read, which may be intended.
+        by_schema: for schemas in which no table can be read, which may be intended.
     """
 
     required: tuple[str, ...]
@@ -78,7 +78,7 @@ def missing_grants(connection: Connection, buffer_schema: str, *, wal: bool) -> 
 def missing_table_grants(connection: Connection, relation: Relation, schema: str) -> list[str]:
     """The statements that let the connection's role capture a table into buffers of a schema; none if it may already.
 
-    An owner of the table, or for some an administrator, has to run them.
+    The table's owner has to run them; some need an administrator.
     """
     row = connection.execute(
         "SELECT current_user, current_database(), has_database_privilege(current_database(), 'CREATE'), "
@@ -115,7 +115,7 @@ def missing_table_grants(connection: Connection, relation: Relation, schema: str
             grant("GRANT SELECT ON {} TO {role};", table)
         if not may_trigger:
             grant("GRANT TRIGGER ON {} TO {role};", table)
-        if is_filtered:  # triggers see all rows, and a SELECT would see those that the policies let through
+        if is_filtered:  # triggers see all rows, but a SELECT only those that the policies let through
             grant("ALTER ROLE {role} BYPASSRLS;")
         if is_replicated and not is_owner:  # to fire for replicated changes a trigger must be ENABLE ALWAYS
             grant("GRANT {} TO {role};", sql.Identifier(owner))

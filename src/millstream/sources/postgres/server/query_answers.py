@@ -1,8 +1,8 @@
 """PostgreSQL's own answer to a query of ours, under a snapshot that is held elsewhere.
 
 The query runs as the role that captures, so no code of other roles may run with it: functions and operators are
-looked up in pg_catalog alone, tables are the ones that were locked and checked, views are not expanded by the server,
-and a value of an enumeration becomes a text before a cast that its owner has made could be applied to it.
+looked up in pg_catalog alone, tables are the ones that were locked and checked, the server does not expand views, and
+an enum value is converted to text before a cast that the enum's owner has created could apply.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from millstream.sources.postgres.values.decode import batch_schema, read_csv
 from millstream.sources.postgres.values.types import MirrorColumn, data_type
 
 _BY_CODE_POINT = ("pg_unicode_fast", "pg_c_utf8", "C.utf8", "C.UTF-8", "C")
-"""Collations that order texts as Spark does; the first ones also know the cases of all letters."""
+"""Collations that order texts as Spark does; the first ones also map the case of all letters."""
 _DEFAULT_COLLATION, _C, _POSIX = 100, 950, 951
 _FIRST_USER_OID = 16_384
 _TIMESTAMPTZ = "timestamp with time zone"
@@ -43,7 +43,7 @@ SELECT attrelid::bigint, attname, attcollation::bigint
 FROM pg_attribute WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped
 """
 
-# Behind domains and inside of arrays. A cast that an extension brings is the work of who installed that.
+# Also behind domains and inside arrays. The casts of an extension are trusted, as is the role that installed it.
 _CASTS = """
 WITH RECURSIVE met(oid) AS (
   SELECT atttypid FROM pg_attribute WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped
@@ -60,7 +60,7 @@ LIMIT 1
 
 
 class AlteredError(Exception):
-    """A table was altered since the snapshot was taken, which snapshots do not show."""
+    """A table was altered after the snapshot was taken, which a snapshot does not show."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Answers:
 
     Args:
         relations: the tables by their oids.
-        collation: what texts are to be compared by, unless they are already.
+        collation: the one to compare texts by, unless theirs already orders by code point.
     """
 
     connection: Connection
@@ -103,10 +103,10 @@ class Answers:
         return read_view_rights(self.connection, [(schema, name)]).get((schema, name))
 
     def ask(self, before: str, query: str, types: Sequence[str]) -> Answer:
-        """Have PostgreSQL plan a query whose columns are to come as some types of Spark.
+        """Have PostgreSQL plan a query whose columns are to be read as the given Spark types.
 
         Args:
-            before: WITH and its tables, or nothing.
+            before: the WITH clause, or an empty text.
 
         Raises:
             MillstreamError: ORACLE_FAILED; NOT_COMPARABLE for a type or a number of columns that does not fit.
@@ -117,7 +117,7 @@ class Answers:
             described = self.connection.execute(f"{before} SELECT * {source} LIMIT 0".encode()).description or []
             oids = [c.type_code for c in described]
             if len(oids) != len(types):
-                message = f"PostgreSQL gives {len(oids)} columns, the stream table has {len(types)}"
+                message = f"PostgreSQL returns {len(oids)} columns, the stream table has {len(types)}"
                 raise MillstreamError(Code.NOT_COMPARABLE, message)
             rows = self.connection.execute(
                 "SELECT format_type(oid, NULL) FROM unnest(%s::oid[]) WITH ORDINALITY o(oid, n) ORDER BY n", [oids]
@@ -129,7 +129,7 @@ class Answers:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Turn errors of PostgreSQL into coded ones."""
+        """Turn PostgreSQL's errors into coded ones."""
         try:
             yield
         except psycopg.Error as e:
@@ -141,8 +141,8 @@ class Answer:
     """PostgreSQL's rows.
 
     Args:
-        columns: those of the batches; a decimal comes as `c0` where it fits its type, and as a double `c0_near`.
-        inexact: the decimals of which PostgreSQL has given a value that does not fit, once the batches are read.
+        columns: those of the batches; a decimal is `c0`, NULL where it does not fit its type, and the double `c0_near`.
+        inexact: the decimals for which PostgreSQL returned a value that does not fit, once the batches are read.
     """
 
     answers: Answers
@@ -152,7 +152,7 @@ class Answer:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches."""
+        """The schema of the batches."""
         return batch_schema(self.columns)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -188,7 +188,7 @@ def answering(
     Args:
         columns: those of each table, by its oid, that the query reads.
         time_zone: of the query's session, as Spark spells it.
-        timeout_seconds: how long PostgreSQL may take for one statement; 0 is for ever.
+        timeout_seconds: how long PostgreSQL may take for one statement; 0 means no limit.
         trusted: the setting `trusted_owners`.
 
     Raises:
@@ -228,10 +228,10 @@ def _hold(reader: Connection, snapshot: ExportedSnapshot, relation: Relation) ->
 def _require_same(
     other: Connection, columns: Mapping[int, Sequence[str]], seen: Mapping[int, TableFingerprint]
 ) -> None:
-    """See that the tables are what the snapshot shows.
+    """Check that the tables are what the snapshot shows.
 
-    A TRUNCATE, a rewrite or a new partition is seen by every transaction at once, under any snapshot; another table
-    under the name would be read instead.
+    Every transaction sees a TRUNCATE, a rewrite or a new partition at once, under any snapshot; and another table with
+    the same name would be read instead.
     """
     if len(seen) < len(columns) or read_fingerprints(other, columns) != seen:
         raise AlteredError
@@ -239,7 +239,7 @@ def _require_same(
 
 def _restrict(reader: Connection, time_zone: str, timeout_seconds: int) -> None:
     reader.execute(sql.SQL("SET LOCAL statement_timeout = {}").format(sql.Literal(f"{timeout_seconds}s")))
-    if _OFFSET.fullmatch(time_zone):  # as a name it would be POSIX's, which counts westwards
+    if _OFFSET.fullmatch(time_zone):  # as a name it would be a POSIX zone, which counts westwards
         offset = sql.Literal(time_zone)
         reader.execute(sql.SQL("SET LOCAL TIME ZONE INTERVAL {} HOUR TO MINUTE").format(offset))
     elif time_zone in available_timezones() or time_zone == "Z":
@@ -247,7 +247,7 @@ def _restrict(reader: Connection, time_zone: str, timeout_seconds: int) -> None:
         reader.execute(sql.SQL("SET LOCAL timezone = {}").format(sql.Literal(zone)))
     else:
         raise MillstreamError(
-            Code.NOT_COMPARABLE, f"the time zone {time_zone} of the query may be another one to PostgreSQL"
+            Code.NOT_COMPARABLE, f"the query's time zone {time_zone} may mean another one in PostgreSQL"
         )
 
 
@@ -262,7 +262,7 @@ def _refuse_casts(reader: Connection, oids: list[int]) -> None:
 
 
 def _collation(reader: Connection) -> tuple[str, bool]:
-    """A collation by code points, and whether the database's own is one."""
+    """A collation that orders by code point, and whether the database's own does."""
     row = reader.execute(
         "SELECT datcollate, to_jsonb(d) ->> 'datlocprovider', encoding FROM pg_database d"
         " WHERE datname = current_database()"
@@ -280,12 +280,12 @@ def _collation(reader: Connection) -> tuple[str, bool]:
 
 
 def _output(name: str, pg_type: str, spark_type: str) -> list[tuple[str, MirrorColumn]]:
-    """What COPY is to write for a column: under settings of the query's own it would not be what is decoded."""
+    """What COPY writes for a column: the query's session settings must not change the text that is decoded."""
     try:
         data_type(spark_type)
     except KeyError:
         raise MillstreamError(
-            Code.NOT_COMPARABLE, f"a column of the type {spark_type} cannot be compared with PostgreSQL's"
+            Code.NOT_COMPARABLE, f"a column of type {spark_type} cannot be compared with PostgreSQL's"
         ) from None
     column = MirrorColumn(name, pg_type, spark_type)
     if pg_type == _TIMESTAMPTZ:
@@ -325,6 +325,6 @@ def _failed(error: psycopg.Error, connection: Connection) -> MillstreamError:
         return MillstreamError(Code.PRIVILEGE_MISSING, f"PostgreSQL refuses the query: {said}")
     return MillstreamError(
         Code.ORACLE_FAILED,
-        f"PostgreSQL {version} does not answer the query: {said}",
-        hint="the stream table has contents where PostgreSQL has an error: verify without it, or change the query",
+        f"PostgreSQL {version} cannot answer the query: {said}",
+        hint="the stream table has rows where PostgreSQL has an error: verify without PostgreSQL, or change the query",
     )

@@ -1,4 +1,4 @@
-"""PostgreSQL's errors while tables are locked or read, as coded ones."""
+"""Coded errors for PostgreSQL's errors while tables are locked or read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def reading_error(address: Address, error: psycopg.Error, tables: str, kind: str
     """A coded error for tables that cannot be read."""
     if isinstance(error, psycopg.errors.LockNotAvailable):
         return lock_error(tables)
-    # of a materialized view it says that it was never refreshed
+    # for a materialized view this error means that it was never refreshed
     if isinstance(error, psycopg.errors.ObjectNotInPrerequisiteState) and kind != "m":
         return moved_error(f"{tables} has become a view or a foreign table: {first_line(error)}")
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
@@ -32,17 +32,17 @@ def lock_error(tables: str) -> MillstreamError:
     """A coded error for tables that cannot be locked."""
     return MillstreamError(
         Code.LOCK_TIMEOUT,
-        f"another session alters or truncates {tables}, or waits to do so",
+        f"another session is altering or truncating {tables}, or waiting to do so",
         hint="try again when it is done",
     )
 
 
 def moved_error(why: str) -> MillstreamError:
-    """A coded error for a name that means another relation than the one that was found before."""
+    """A coded error for a name that now means another relation than the one found before."""
     return MillstreamError(
         Code.SOURCE_CHANGED,
         why,
-        hint="refresh again; if that does not help, define the stream tables that read it again",
+        hint="refresh again; if that does not help, redefine the stream tables that read it",
     )
 
 

@@ -1,4 +1,4 @@
-"""What the server's catalog says of a table: its columns, its key and its partitions."""
+"""What the server's catalog says about a table: its columns, its key and its partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.postgres.locked_names import Named
 
 
 class RelationKind(StrEnum):
-    """What a name of a query may stand for."""
+    """What a name in a query may stand for."""
 
     TABLE = "r"
     PARTITIONED = "p"
@@ -22,7 +22,7 @@ class RelationKind(StrEnum):
 
     @property
     def is_captured(self) -> bool:
-        """Whether its changes can be captured; of the others only the contents can be read."""
+        """Whether its changes can be captured; for other kinds only the contents can be read."""
         return self in (RelationKind.TABLE, RelationKind.PARTITIONED)
 
 
@@ -32,9 +32,9 @@ class PgColumn:
 
     Args:
         base: the type behind a domain, or the type itself, printed with its modifiers.
-        base_oid: its oid; of an enum or composite type no fixed one.
+        base_oid: its oid, which is not a fixed one for an enum or composite type.
         type_kind: `b`ase, `e`num, `c`omposite, `r`ange, `m`ultirange, `d`omain.
-        element: the type of an array's elements, behind a domain too, printed; None for what is no array.
+        element: the type of an array's elements, also behind a domain, printed; None if it is not an array.
         generated: `s`tored, `v`irtual, or empty.
         loose_collation: the name of its collation if it is nondeterministic: different texts may be equal.
     """
@@ -141,7 +141,7 @@ WHERE i.indrelid = ANY(%s) AND i.indisvalid AND (i.indisprimary OR i.indisreplid
 ORDER BY i.indrelid, i.indisprimary DESC
 """
 
-# without those that a DETACH ... CONCURRENTLY has taken out, also where it was interrupted then
+# without partitions that a DETACH ... CONCURRENTLY has taken out, even if it was interrupted after that
 _LEAVES = """
 WITH RECURSIVE below AS (
   SELECT c.oid AS top, c.oid FROM pg_class c WHERE c.oid = ANY(%s)
@@ -165,9 +165,9 @@ def _by_name(condition: str, name: str, schema: str | None) -> tuple[str, list[s
 
 
 def find_relation(connection: Connection, name: str, schema: str | None = None, *, exact: bool = False) -> Relation:
-    """The table or view of a name; without a schema it must be the only one of its name.
+    """The table or view of a name; without a schema it must be the only one of that name.
 
-    Where none has exactly that name, the only one that has it in another case of letters is found, unless `exact`.
+    If none has exactly that name, the only one whose name differs in case alone is found, unless `exact`.
 
     Raises:
         MillstreamError: UNKNOWN_TABLE; NAME_AMBIGUOUS with the names to choose from.

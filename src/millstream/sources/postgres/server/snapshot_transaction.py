@@ -1,4 +1,4 @@
-"""A poll: one transaction whose snapshot is the position that a database's mirrors are brought to."""
+"""The transaction of a tick: the mirrors of a database are brought to the position of its snapshot."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DatabaseState:
         snapshot: as text.
         identity: which database it is.
         flushed: where the durable part of its WAL ends.
-        started: when its server did, as text.
+        started: when its server was started, as text.
     """
 
     snapshot: str
@@ -38,7 +38,7 @@ class DatabaseState:
 
 
 def database_state(connection: Connection) -> DatabaseState:
-    """The state of a database, by one query; inside a transaction, as that sees it.
+    """The state of a database, by one query; inside a transaction, the state that the transaction sees.
 
     Raises:
         MillstreamError: DATABASE_UNFIT for a standby, whose snapshots do not show which transactions are running.
@@ -52,11 +52,11 @@ def database_state(connection: Connection) -> DatabaseState:
 
 
 @contextmanager
-def polling(connection: Connection) -> Iterator[DatabaseState]:
+def tick_transaction(connection: Connection) -> Iterator[DatabaseState]:
     """A transaction that sees one state of the database, as long as the block lasts.
 
     Captured changes can be read in it. The rows of a table cannot: a rewrite or TRUNCATE that commits meanwhile makes
-    the table look empty. `ExportedSnapshot` is for those: it locks the tables first.
+    the table look empty. Use `ExportedSnapshot` for them: it locks the tables first.
     """
     with snapshot_transaction(connection):
         yield database_state(connection)

@@ -1,4 +1,4 @@
-"""An error about some tables of a database, which the others need not wait for."""
+"""An error about some tables of a database, which does not hold up the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millstream.errors import Code, MillstreamError
 
 
 class TableError(MillstreamError):
-    """It says which tables it is about.
+    """An error that names the tables it is about.
 
     Args:
         tables: their qualified names.

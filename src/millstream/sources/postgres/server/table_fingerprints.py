@@ -1,6 +1,6 @@
-"""Fingerprints of captured tables, by which a poll detects what no capture has seen.
+"""Fingerprints of captured tables, by which a tick detects what capture did not see.
 
-One query for all tables of a database, read in the transaction whose snapshot the poll reads the changes by.
+One query reads those of all tables of a database, in the transaction whose snapshot the tick reads the changes by.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class TableFingerprint:
     """What capture depends on in a table.
 
     Args:
-        shape: of the captured columns: their places, types and the labels of enums, also inside of other types.
-        storage: of the files and partitions its rows lie in. TRUNCATE and every rewrite move it, and so do a partition
-            that is attached, also one that was detached in between, and a column that was renamed and renamed back.
+        shape: a hash of the captured columns: their positions, types and enum labels, also inside other types.
+        storage: a hash of the files and partitions that hold its rows. TRUNCATE and every rewrite change it, and so do
+            attaching a partition, even one that was detached in between, and renaming a column and back.
         key: the columns of the primary key or replica identity.
-        not_null: those of the captured columns that are never NULL.
+        not_null: the captured columns that are never NULL.
     """
 
     oid: int
@@ -33,10 +33,10 @@ class TableFingerprint:
     not_null: tuple[str, ...]
 
 
-# The key of a table says nothing of rows that only inherit from it, as those of partitions do not; nor does NOT NULL,
-# which a foreign table does not enforce, and rows that were there before a NOT VALID one may not obey.
-# What can be found by a table's oid is looked up for each (LATERAL, and OFFSET 0, which is not merged into the rest): a
-# plan that is made once for any number of tables otherwise reads all of pg_attribute, several times.
+# A table's key does not cover the rows of tables that inherit from it, unlike the rows of partitions. Nor does
+# NOT NULL: a foreign table does not enforce it, and rows older than a NOT VALID constraint may violate it.
+# What is found by a table's oid is looked up for each table (LATERAL with OFFSET 0, which the planner does not merge
+# into the rest): a generic plan for any number of tables would otherwise read all of pg_attribute several times.
 _READ_FINGERPRINTS = """
 WITH RECURSIVE wanted AS MATERIALIZED (
   SELECT w.oid, w.names, c.relname, c.relnamespace, c.relkind, c.relrowsecurity, c.relfilenode
@@ -60,7 +60,7 @@ attributes AS MATERIALIZED (
     SELECT a.xmin, a.* FROM pg_attribute a WHERE a.attrelid = w.oid AND a.attnum > 0 AND NOT a.attisdropped OFFSET 0) a
   WHERE w.names ? a.attname::text
 ),
-inside(top, oid) AS (  -- what arrays, domains and ranges are of; those that come with the server hold no enum
+inside(top, oid) AS (  -- the types inside arrays, domains and ranges; the server's own types hold no enum
   SELECT DISTINCT atttypid, atttypid FROM attributes WHERE atttypid >= 16384
   UNION
   SELECT i.top, n.oid FROM inside i JOIN pg_type t ON t.oid = i.oid
@@ -96,7 +96,7 @@ JOIN stored b ON b.top = w.oid LEFT JOIN shaped s ON s.attrelid = w.oid LEFT JOI
 
 
 def read_fingerprints(connection: Connection, columns: Mapping[int, Sequence[str]]) -> dict[int, TableFingerprint]:
-    """The fingerprints of tables, by oid, for readers of some of their columns; dropped tables are missing."""
+    """The fingerprints of tables with regard to some of their columns, by oid; dropped tables are missing."""
     if not columns:
         return {}
     rows = connection.execute(

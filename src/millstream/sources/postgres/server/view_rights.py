@@ -1,13 +1,13 @@
-"""Whether PostgreSQL would show what a view's text reads: its rule of view rights, applied by the catalog alone.
+"""Decides, from the catalog alone, whether PostgreSQL would let a role read through a view what its text names.
 
-The text of a view is translated and computed from its tables; PostgreSQL is not asked for its rows. The rule:
-a role that names a view needs SELECT on it; what the view's text names is read with the rights of the view's owner, or,
-if the view has `security_invoker`, with those of the reading role. So each view of a nest can be judged by itself: the
-relations its own text names, and the role they are read as.
+millstream translates a view's text and computes it from its tables; it does not ask PostgreSQL for the view's rows.
+PostgreSQL's rule is: a role that names a view needs SELECT on it; what the view's text names is read with the rights of
+the view's owner or, if the view has `security_invoker`, with those of the reading role. So each of several nested views
+is judged by itself: by the relations that its own text names, and the role they are read as.
 
-Nothing here plans or runs a user's query: that could call functions of other roles with the rights of ours. The columns
-that a text uses are those its rule depends on. PostgreSQL does not check what its planner leaves out of a query, such
-as a subquery whose result is not used; this does.
+Nothing here plans or runs a user's query: that could call functions of other roles with our rights. The columns that a
+text uses are those that its rewrite rule depends on. PostgreSQL does not check what its planner removes from a query,
+such as a subquery whose result is not used; this module does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from millstream.errors import Code, MillstreamError
 from millstream.postgres.connection import Connection
 from millstream.postgres.driver import sql
 
-# One statement, so that a text and the relations it names are of one moment; privileges are those of this very moment.
+# One statement, so that a text and the relations it names belong to one snapshot; privileges are the current ones.
 # A reference to a whole row leaves no trace among the dependencies: then all columns of all relations are needed.
-# Row security: `check_enable_rls` of the server, for a role that is not the current one. A foreign table is read with
-# the user mapping of the role it is read as, and by us with our own.
-# LATERAL and OFFSET 0 as for `table_fingerprints`: one plan serves any number of views. A SELECT hides how many there
-# are from the planner: to plan the statement for each tick would take longer than to run it.
+# Row security follows the server's `check_enable_rls`, for a role other than the current one. PostgreSQL reads a
+# foreign table with the user mapping of the role it is read as, and we read it with our own.
+# LATERAL and OFFSET 0 as in `table_fingerprints`: one plan serves any number of views. A SELECT hides their number from
+# the planner: planning the statement for each tick would take longer than running it.
 _READ_RIGHTS = """
 WITH me AS MATERIALIZED (
   SELECT oid FROM pg_roles WHERE rolname = current_user
@@ -106,7 +106,7 @@ FROM viewed v LEFT JOIN summed s ON s.view = v.oid
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A relation that a view's text names and that may not be read as its text reads it.
+    """A relation that a view's text names and that the role it is read as may not read.
 
     Args:
         lacking: columns without SELECT; empty for the relation as a whole, None where SELECT is granted.
@@ -123,16 +123,16 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ViewRights:
-    """A view as it is now, and what PostgreSQL would refuse to its readers.
+    """A view as it is now, and what PostgreSQL would refuse to those who read it.
 
     Args:
         text: its query.
         is_invoker: what its text names is read as `role`, not as `owner`.
         role: the role that reads.
         may_use_schema, may_select: whether `role` may name it in a query that uses all its columns.
-        reads: the oids of what its text names, other views among them; not those of the server's own catalogs.
-        refusals: what may not be read as the text is read.
-        owner_refusals: of an invoker view, what its owner may not read.
+        reads: the oids of what its text names, including other views, without the server's own catalogs.
+        refusals: what may not be read with the rights that the text is read with.
+        owner_refusals: for an invoker view, what its owner may not read.
     """
 
     schema: str
@@ -154,7 +154,7 @@ class ViewRights:
 
     @property
     def mark(self) -> str:
-        """A fingerprint of its text and of how that is read: another one means that the view was replaced."""
+        """A fingerprint of its text and of whose rights it is read with: if it differs, the view was replaced."""
         return hashlib.sha256(repr((self.text, self.is_invoker)).encode()).hexdigest()[:16]
 
     def reading_error(self) -> MillstreamError | None:
@@ -166,53 +166,53 @@ class ViewRights:
     def replacing_error(self) -> MillstreamError | None:
         """Why it may not take the place of the view that a query was written for.
 
-        PostgreSQL shows the rows of an invoker view to nobody but the role that reads it. A stream table may show them
-        to others, the view's owner among them: a role that replaces its view by one that reads with the rights of the
+        PostgreSQL shows the rows of an invoker view only to the role that reads it. A stream table may show them to
+        others, including the view's owner: a role that replaces its view by one that reads with the rights of the
         reading role must not see through the stream table what only the reading role may read.
         """
         return self._error(
             self.owner_refusals,
             self.owner,
-            f"its owner {self.owner}, as a view must that has been replaced by one with security_invoker",
+            f"its owner {self.owner}, which is required of a view that was replaced by one with security_invoker",
             " Or drop the stream table and create it again, to accept the view as it is now.",
         )
 
     def _error(
-        self, refusals: Sequence[Refusal], reader: str, whose: str, other_way_out: str = ""
+        self, refusals: Sequence[Refusal], reader: str, whose: str, other_hint: str = ""
     ) -> MillstreamError | None:
         if not refusals:
             return None
         reasons = "; ".join(_reason(refusal, reader, self.role) for refusal in refusals)
-        ways_out = [way for refusal in refusals for way in _ways_out(refusal, reader, self)]
+        remedies = [remedy for refusal in refusals for remedy in _remedies(refusal, reader, self)]
         return MillstreamError(
             Code.PRIVILEGE_MISSING,
             f"the view {self.qualified} cannot be read with the rights of {whose}: {reasons}",
-            hint=" ".join(dict.fromkeys(ways_out)) + other_way_out,
+            hint=" ".join(dict.fromkeys(remedies)) + other_hint,
         )
 
     def naming_error(self) -> MillstreamError | None:
         """Why a query of ours may not name it."""
-        ways_out: list[str] = []
+        remedies: list[str] = []
         if not self.may_use_schema:
-            ways_out.append(_statement("GRANT USAGE ON SCHEMA {} TO {};", (self.schema,), (self.role,)))
+            remedies.append(_statement("GRANT USAGE ON SCHEMA {} TO {};", (self.schema,), (self.role,)))
         if not self.may_select:
-            ways_out.append(_statement("GRANT SELECT ON {} TO {};", (self.schema, self.name), (self.role,)))
-        if not ways_out:
+            remedies.append(_statement("GRANT SELECT ON {} TO {};", (self.schema, self.name), (self.role,)))
+        if not remedies:
             return None
         return MillstreamError(
-            Code.PRIVILEGE_MISSING, f"{self.role} may not read the view {self.qualified}", hint=" ".join(ways_out)
+            Code.PRIVILEGE_MISSING, f"{self.role} may not read the view {self.qualified}", hint=" ".join(remedies)
         )
 
 
 def read_view_rights(connection: Connection, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], ViewRights]:
-    """The views of some schemas and names; what is no view, or gone, is missing."""
+    """The views with the given schemas and names; what is dropped or not a view is missing."""
     wanted = list(dict.fromkeys(names))
     if not wanted:
         return {}
     rows = connection.execute(_READ_RIGHTS, [[schema for schema, _ in wanted], [name for _, name in wanted]])
     found: dict[tuple[str, str], ViewRights] = {}
     for schema, name, text, is_invoker, owner, role, may_use, may_select, reads, refusals in rows:
-        if text is None:  # dropped this moment
+        if text is None:  # just dropped
             continue
         found[schema, name] = ViewRights(
             schema=schema,
@@ -244,7 +244,7 @@ def _reason(refusal: Refusal, reader: str, role: str) -> str:
     return f"{table} is foreign, and {reader} has another user mapping than {role}"
 
 
-def _ways_out(refusal: Refusal, reader: str, view: ViewRights) -> list[str]:
+def _remedies(refusal: Refusal, reader: str, view: ViewRights) -> list[str]:
     table = (refusal.schema, refusal.name)
     found: list[str] = []
     if refusal.lacking is not None:

@@ -1,8 +1,8 @@
 """What changed between two snapshots of a database, read from the buffers of its captured tables.
 
 A row belongs to the changes (old, new] if its transaction is visible in `new` and not in `old`. Nothing else decides:
-not the order of a sequence, a clock or the WAL, in all of which a transaction that commits late lies behind a poll that
-has passed it. Transactions come whole, and exactly once.
+not the order of a sequence, a clock or the WAL, in all of which a transaction that commits late lies behind a tick that
+has passed it. Each transaction is read as a whole, and exactly once.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from millstream.sources.postgres.values.types import MirrorColumn
 _TRIM_BLOCKS = 4_096
 """How much of a buffer is trimmed in one transaction: 32 MB, well under a second."""
 _VACUUM_ROWS = 100_000
-"""Having deleted so many rows, we do not wait for the server's own vacuum: each poll reads the whole buffer."""
+"""After deleting this many rows, we do not wait for the server's own vacuum: each tick reads the whole buffer."""
 
 _MEASURED_FROM = 8
-"""Buffers are measured from this part of what may be held on: long texts lie in them compressed."""
+"""Changes are measured if their buffers exceed this fraction of the memory limit: long texts are compressed there."""
 
 _SIGN_COLUMN = MirrorColumn(WEIGHT, "smallint", "bigint")
 _LEAF_COLUMN = MirrorColumn(LEAF, "oid", "bigint")
@@ -47,7 +47,7 @@ def read_changes(
     as long as nothing after `old` was trimmed.
 
     Raises:
-        MillstreamError: CAPTURE_LOST if the buffer is not there; VALUE_UNSUPPORTED.
+        MillstreamError: CAPTURE_LOST if the buffer does not exist; VALUE_UNSUPPORTED.
     """
     with _intact():
         return _read(connection, buffer, columns, _within(old, new))
@@ -77,25 +77,25 @@ def _read(
 
 
 def changed_buffers(connection: Connection, buffers: Sequence[BufferInfo], old: str, new: str) -> dict[int, int]:
-    """The oids of the sources that have changes between two snapshots, by one statement, and their buffers' bytes.
+    """The oids of the sources that have changes between two snapshots, and their buffers' bytes, by one statement.
 
     Raises:
-        MillstreamError: CAPTURE_LOST if a buffer is not there.
+        MillstreamError: CAPTURE_LOST if a buffer does not exist.
     """
     if not buffers:
         return {}
     query = _changed_query(tuple((b.schema, b.oid) for b in buffers))
-    with _intact(), psycopg.RawCursor(connection) as cursor:  # others look for placeholders in all of it each time
+    with _intact(), psycopg.RawCursor(connection) as cursor:  # others search all of it for placeholders each time
         return dict(cursor.execute(query, [old, new], prepare=True).fetchall())
 
 
 def too_large(
     connection: Connection, buffers: Sequence[BufferInfo], changed: Mapping[int, int], old: str, new: str
 ) -> set[int]:
-    """The changed sources whose changes are not to be read: all together they would exceed the memory limit.
+    """The changed sources whose changes must not be read: all together they would exceed the memory limit.
 
     Args:
-        changed: what `changed_buffers` says.
+        changed: what `changed_buffers` returned.
     """
     if sum(changed.values()) <= memory_limit.MAX_BYTES // _MEASURED_FROM:
         return set()
@@ -115,16 +115,16 @@ def too_large(
 
 
 def trim(connection: Connection, buffers: Sequence[BufferInfo], oldest: str) -> int:
-    """Delete what all readers have consumed; gives the number of rows.
+    """Delete what all readers have consumed; returns the number of rows.
 
-    Writers are never kept waiting: rows are deleted, in bounded transactions. What is visible in a snapshot is
-    visible in all later ones, so no reading that begins at `oldest` or after would have seen it.
+    Writers never wait: rows are deleted, in bounded transactions. What is visible in a snapshot is visible in all later
+    ones, so no read that begins at `oldest` or later would return it.
 
     Args:
-        oldest: the earliest position that a reading may still begin at.
+        oldest: the earliest position at which a read may still begin.
 
     Raises:
-        MillstreamError: CAPTURE_LOST if a buffer is not there.
+        MillstreamError: CAPTURE_LOST if a buffer does not exist.
     """
     deleted = 0
     for schema in {b.schema for b in buffers}:
@@ -182,7 +182,7 @@ def _within(old: str, new: str) -> sql.Composed:
     )
 
 
-# The first two terms are ranges; the other two are the truth.
+# The first two terms narrow the range; the other two decide.
 _WITHIN = (
     "{xid} >= pg_snapshot_xmin({old}) AND {xid} < pg_snapshot_xmax({new}) "
     "AND pg_visible_in_snapshot({xid}, {new}) AND NOT pg_visible_in_snapshot({xid}, {old})"
@@ -223,7 +223,7 @@ def _copy(
 
 
 def _is_of_another_leaf(rows: pa.Table, buffer: BufferInfo) -> pa.ChunkedArray:
-    """Rows of a table that was a partition in the meantime: they came, and went unseen when it was detached."""
+    """Rows of a table that was a partition in the meantime: detaching it removed them unseen."""
     if not buffer.by_row:
         return pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
     known = pa.array([buffer.oid, *buffer.leaves], pa.int64())
@@ -260,7 +260,7 @@ def _last_markers(connection: Connection, buffer: BufferInfo, within: sql.Compos
 
 
 def _has_rows_before(connection: Connection, buffer: BufferInfo, within: sql.Composed, part: str) -> bool:
-    """Whether there were rows for a TRUNCATE of a part to remove: one of the whole table reports all its parts too."""
+    """Whether a TRUNCATE of a part had rows to remove: one of the whole table is recorded for all its parts too."""
     row = connection.execute(
         sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} AND {} <> 0 AND {} < {})").format(
             buffer.table, within, sql.Identifier(SIGN), sql.Identifier(ORDER), part

@@ -1,4 +1,4 @@
-"""The schema that holds a lake's buffers and trigger functions: made once, and closed to every other role."""
+"""The schema that holds a lake's buffers and trigger functions: created once, and closed to every other role."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SELECT made.name, pg_get_userbyid(made.owner)::text FROM pg_namespace n CROSS JO
 
 
 def prepare_schema(connection: Connection, relation: Relation, settings: BufferSettings) -> None:
-    """Check that a table can be captured, and make the schema of the buffers.
+    """Check that a table can be captured, and create the schema of the buffers.
 
     Raises:
         MillstreamError: as `install`.
@@ -33,7 +33,7 @@ def prepare_schema(connection: Connection, relation: Relation, settings: BufferS
         raise MillstreamError(
             Code.SETTING_INVALID,
             f"the name of the buffers' schema has more than {_MAX_SCHEMA_NAME} characters",
-            hint="choose a shorter one",
+            hint="choose a shorter name",
         )
     _check_source(connection, relation)
     missing = missing_table_grants(connection, relation, settings.schema)
@@ -41,7 +41,7 @@ def prepare_schema(connection: Connection, relation: Relation, settings: BufferS
         raise MillstreamError(
             Code.PRIVILEGE_MISSING, f"the role may not capture {relation.qualified}", hint="run: " + " ".join(missing)
         )
-    failed = f"the schema {settings.schema} cannot be made"
+    failed = f"the schema {settings.schema} cannot be created"
     with_locks(connection, settings, failed, lambda: _make_schema(connection, settings))
 
 
@@ -71,7 +71,7 @@ def _make_schema(connection: Connection, settings: BufferSettings) -> None:
 
 
 def _refuse_planted(connection: Connection, schema: str) -> None:
-    """Refuse objects that others have created there: they would be taken for ours, and run with our rights.
+    """Refuse objects that other roles have created there: they would be taken for ours, and run with our rights.
 
     Raises:
         MillstreamError: NAME_TAKEN.

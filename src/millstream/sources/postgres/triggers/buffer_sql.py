@@ -1,20 +1,20 @@
 """The SQL of a table's buffer: its table, its trigger functions and its triggers.
 
-A trigger that fails would fail the application's transaction, so what the functions do cannot be broken by DDL on the
-source, which capture detects only at the next poll:
+A trigger that fails would fail the application's transaction, so DDL on the source, which capture detects only at the
+next tick, must not break the functions:
 
 - a column that was dropped or renamed is found one scope further out, in `missing`, and is NULL;
 - a column that has another type now becomes NULL too: PostgreSQL chooses between the overloads of `fitting` by the type
   of their arguments, and inlines either one, so that the check costs nothing per row;
-- a session plans a function's statement once, and again when a table it names was altered. One that reads rows
-  names no table, so the tables are in it as constants, by their oids, which outlive every name;
+- a session plans a function's statement once, and again when a table that it names was altered. A row trigger's
+  statement names no table, so it contains the tables as constants, by their oids, which outlive every name;
 - buffers have types without modifiers, so that a `varchar(20)` that was a `varchar(10)` fits;
 - a buffer has PostgreSQL's own types only, and the text of all others (`kept_columns`), so that these can be dropped.
 
-All of these are changes of the source's shape, on which its mirror is read again.
+All of these change the source's shape, so its mirror is read again.
 
 The functions have the rights of the role that captures, so no value is ever cast: a cast might be the table owner's own
-function, or fail. A text is what the type's output function writes, which only a superuser can have made.
+function, or fail. A text is what the type's output function writes, which only a superuser can have created.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ORDER, TRANSACTION, SIGN, LEAF = "__ms_lsn", "__ms_xid", "__ms_w", "__ms_leaf"
 
 _OWN = (ORDER, TRANSACTION, SIGN)
 
-_SEARCH_PATH = "pg_catalog, pg_temp"  # pg_temp unnamed would be searched first
+_SEARCH_PATH = "pg_catalog, pg_temp"  # if it were not named, pg_temp would be searched first
 
-# Old images before new ones, so that the rows of one statement read as what happened.
+# Old images before new ones, so that the rows of a statement are in their natural order.
 _REMOVED, _ADDED = (-1, "old", "removed"), (1, "new", "added")
 
 
@@ -44,7 +44,7 @@ class Event(StrEnum):
     DELETE = "delete"
     TRUNCATE = "truncate"
     TRUNCATE_PART = "truncate_part"
-    """TRUNCATE of one partition or child: its rows are gone, and only the table itself knows which they were."""
+    """TRUNCATE of one partition or child: its rows are gone, and only the table itself shows which remain."""
     LOCK = "lock"
     """Does nothing. Creating it again takes the lock that keeps writers out, which LOCK TABLE would refuse to a role
     that may only SELECT and TRIGGER."""
@@ -60,7 +60,7 @@ class BufferColumn:
     Args:
         type: a name in pg_catalog.
         by_output: keep the value's text instead of the value.
-        settings: what the text depends on: it is to be as in our own sessions, under any settings of the writer.
+        settings: what the text depends on: it must be as in our own sessions, regardless of the writer's settings.
     """
 
     name: str
@@ -74,7 +74,7 @@ class BufferColumn:
         return sql.SQL("{} {}").format(sql.Identifier(self.name), _type(self.type))
 
     def captured(self, schema: str) -> sql.Composed:
-        """The column's value where it is still what it was, else NULL."""
+        """The column's value if the column is still what it was, else NULL."""
         column = sql.Identifier(self.name)
         if self.by_output:
             return sql.SQL("CASE WHEN {0} IS NOT NULL THEN pg_catalog.concat({0}) END").format(column)
@@ -87,17 +87,17 @@ class BufferColumn:
 
 
 def fitting_name(type_: str) -> str:
-    """The name of the function that gives a value of one type, or of a domain over it, and NULL for any other."""
+    """The name of the function that returns a value of one type, or of a domain over it, and NULL for any other."""
     return f"fitting_{type_}"
 
 
 def fitting_statements(schema: str, type_: str) -> list[sql.Composed]:
     """The two overloads of that function, of which PostgreSQL chooses one when a statement is parsed.
 
-    Called as `fitting(value, 0, 0)`. The one with the more arguments of exactly the given types wins, a domain counting
-    as the type behind it: that is the first for what fits, and for all else none. Then the one wins that has the more
-    arguments of their category's preferred type: of the second these are two, of the first at most one. So the first
-    is never reached by a cast, be there one or not.
+    They are called as `fitting(value, 0, 0)`. The one that has more arguments of exactly the given types wins, where a
+    domain counts as the type behind it: that is the first for a value that fits, and neither for any other. Then the
+    one wins that has more arguments of their category's preferred type: the second has two, the first at most one. So
+    the first is never reached by a cast, whether there is one or not.
     """
     overloads = [
         (_type(type_), _type("int8"), sql.SQL("SELECT $1")),
@@ -141,10 +141,10 @@ def trigger_name(schema: str, event: Event, oid: int) -> str:
 def buffer_statements(schema: str, oid: int, columns: Sequence[BufferColumn], by_row: bool) -> list[sql.Composed]:
     """The buffer's table.
 
-    With a TRUNCATE, the order of rows says which came before and which after. The end of the WAL gives it: each row
-    that is written moves it on, and it costs a fraction of what a sequence costs. There is no index: a reading
-    takes nearly all of a buffer, because consumed rows are deleted. Without a replica identity they could not be
-    deleted where somebody publishes all tables; a full one costs writers nothing.
+    If there is a TRUNCATE, the order of rows says which came before it and which after. The end of the WAL gives the
+    order: each row that is written moves it on, and it costs a fraction of what a sequence costs. There is no index: a
+    read takes nearly all of a buffer, because consumed rows are deleted. Without a replica identity they could not be
+    deleted if a publication includes all tables; a full one costs writers nothing.
     """
     buffer = sql.Identifier(schema, buffer_name(oid))
     own = [
@@ -166,10 +166,10 @@ def buffer_statements(schema: str, oid: int, columns: Sequence[BufferColumn], by
 def function_statements(
     schema: str, oid: int, event: Event, columns: Sequence[BufferColumn], by_row: bool, altered: Sequence[int]
 ) -> list[sql.Composed]:
-    """A trigger function, which nobody else may put on a table of theirs.
+    """A trigger function, which no other role may put on its own tables.
 
     Args:
-        altered: the oids of the tables that may be altered, each by itself, while the function gets their rows.
+        altered: the oids of the tables that may be altered, each by itself, and whose rows the function gets.
     """
     function = sql.SQL("{}()").format(sql.Identifier(schema, function_name(event, oid)))
     body = sql.SQL("#variable_conflict use_column\nBEGIN\n{}  RETURN NULL;\nEND").format(
@@ -183,7 +183,7 @@ def function_statements(
         ).format(
             function,
             sql.SQL(_SEARCH_PATH),
-            # those of our session, each of which costs two microseconds a statement
+            # with the values of our session; each costs two microseconds per statement
             sql.SQL(" ").join(sql.SQL("SET {} FROM CURRENT").format(sql.Identifier(s)) for s in settings),
             sql.Literal(body.as_string()),
         ),
@@ -199,13 +199,13 @@ def _capture(
         return sql.SQL("")
     if event is Event.TRUNCATE:
         return _insert(buffer, _OWN, sql.SQL("SELECT {}, {}, {}").format(*_own_values(0)))
-    # A column of the source may be called tg_relid: the variable is named with its function.
+    # A column of the source may be called tg_relid: the variable is qualified with its function.
     leaf = sql.Identifier(function_name(event, oid), "tg_relid")
     if event is Event.TRUNCATE_PART:
         return _insert(buffer, [*_OWN, LEAF], sql.SQL("SELECT {}, {}, {}, {}").format(*_own_values(0), leaf))
     images = [
         sql.SQL("SELECT {} FROM {}").format(
-            # own values in each image: above both of them they would be a step of their own, for every row
+            # own values in each image: above both images they would be a plan step of their own, for every row
             sql.SQL(", ").join(
                 [*_own_values(sign), *([leaf] if by_row else []), *(c.captured(schema) for c in columns)]
             ),
@@ -217,7 +217,7 @@ def _capture(
     selected = sql.SQL(
         "SELECT image.* FROM (SELECT {missing}) AS missing\n  CROSS JOIN LATERAL ({images}) AS image"
     ).format(missing=sql.SQL(", ").join(missing), images=sql.SQL("\n    UNION ALL ").join(images))
-    if by_row:  # always true, and gone from the plan; a transition table makes the plan depend on its own table
+    if by_row:  # always true, so not in the plan; a statement trigger's plan depends on its table already
         watched = [sql.SQL("{}::pg_catalog.regclass IS NOT NULL").format(sql.Literal(str(table))) for table in altered]
         selected += sql.SQL("\n  WHERE {}").format(sql.SQL(" AND ").join(watched))
     return _insert(buffer, [*_OWN, *([LEAF] if by_row else []), *(c.name for c in columns)], selected)
@@ -229,7 +229,7 @@ def _insert(buffer: sql.Identifier, columns: Sequence[str], selected: sql.Compos
 
 
 def _own_values(sign: int) -> list[sql.SQL]:
-    """Of a buffer's own columns, without the leaf."""
+    """The values of a buffer's own columns, without the leaf."""
     now = "pg_catalog.pg_current_wal_insert_lsn()", "pg_catalog.pg_current_xact_id()"
     return [*map(sql.SQL, now), sql.SQL(f"{sign}::pg_catalog.int2")]
 
@@ -246,8 +246,8 @@ def create_trigger(schema: str, oid: int, event: Event, table: sql.Identifier, b
     )
 
 
-# The caller may have more rights than the role that captures: names mean PostgreSQL's own, and only a schema that
-# is that role's and says that it is this lake's is dropped, as that role.
+# The caller may have more rights than the role that captures: so names mean PostgreSQL's own objects, and only a schema
+# that this role owns and whose comment names this lake is dropped, as this role.
 _UNINSTALL = """
 DECLARE
   keeper CONSTANT pg_catalog.text := coalesce({role}, current_user);
@@ -261,7 +261,7 @@ BEGIN
              AND obj_description(oid, 'pg_namespace') = {mark}) THEN
     DROP SCHEMA {schema} CASCADE;
   ELSIF EXISTS (SELECT FROM pg_namespace WHERE nspname = {name}) THEN
-    RAISE WARNING 'the schema % is another lake''s or somebody else''s, and is left alone', {name};
+    RAISE WARNING 'the schema % belongs to another lake or role, and is not dropped', {name};
   END IF;
   PERFORM set_config('role', caller_role, true);
 END
@@ -271,11 +271,11 @@ END
 def uninstall_sql(schema: str, mark: str, role: str | None = None) -> str:
     """A script that removes every object of capture from a database, without millstream.
 
-    The role that captures or a superuser may run it. The triggers are on other roles' tables, and go with their
-    functions.
+    The role that captures or a superuser may run it. The triggers are on other roles' tables, and are dropped with
+    their functions.
 
     Args:
-        mark: the comment on the schema, which says whose it is.
+        mark: the comment on the schema, which names its lake.
         role: the one that captures, if another one may run the script.
     """
     body = sql.SQL(_UNINSTALL).format(
@@ -283,9 +283,9 @@ def uninstall_sql(schema: str, mark: str, role: str | None = None) -> str:
     )
     drop = sql.SQL("DO {};").format(sql.Literal(body.as_string())).as_string()
     return (
-        "-- Removes everything that millstream's capture has put into this database: the triggers on the captured\n"
+        "-- Removes everything that millstream's capture has created in this database: the triggers on the captured\n"
         "-- tables, their functions, and the buffers. It waits for transactions on these tables for 10 seconds;\n"
-        "-- if that was too short, nothing has happened: run it again.\n"
+        "-- if that was too short, nothing has changed: run it again.\n"
         "SET lock_timeout = '10s';\n"
         f"{drop}\n"
         "RESET lock_timeout;\n"

@@ -1,7 +1,7 @@
-"""Capture by triggers: installed on a table, widened to more columns, removed completely.
+"""Capture by triggers: installing it on a table, widening it to more columns, removing it completely.
 
-Writers need no rights on any of it, and nobody but the role that installed it sees a buffer. What is done to a table
-takes a lock that keeps its writers out for milliseconds, is given up soon if it has to wait, and is tried again.
+Writers need no rights on any of it, and no role but the one that installed it sees a buffer. DDL on a captured table
+takes a lock that keeps its writers out for milliseconds, gives up soon if it has to wait, and is tried again.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _ROW_EVENTS = (Event.INSERT, Event.UPDATE, Event.DELETE)
 def install(
     connection: Connection, relation: Relation, columns: Sequence[MirrorColumn], settings: BufferSettings | None = None
 ) -> BufferInfo:
-    """Begin to capture some columns of a table, or begin again: what an older buffer of it held is gone.
+    """Begin to capture some columns of a table, or begin again: the contents of an older buffer are lost.
 
-    All that was written before is committed when this returns, so any later snapshot holds it.
+    Everything that was written before is committed when this returns, so any later snapshot sees it.
 
     Raises:
         MillstreamError: PRIVILEGE_MISSING with the GRANTs to run; SOURCE_NO_CHANGE_FEED for what has no triggers, or
@@ -73,7 +73,7 @@ def install(
 def widen(
     connection: Connection, relation: Relation, columns: Sequence[MirrorColumn], settings: BufferSettings | None = None
 ) -> BufferInfo:
-    """Capture more columns of a table; what is in the buffer stays, with NULL for them.
+    """Capture more columns of a table; the rows in the buffer stay, with NULL for them.
 
     The mirror must be read again at a later snapshot to have them; until then its other columns are brought forward.
 
@@ -85,7 +85,7 @@ def widen(
     def work() -> BufferInfo:
         found = find_buffer(connection, relation, settings)
         if found is None:
-            raise MillstreamError(Code.CAPTURE_LOST, f"the buffer of {relation.qualified} is gone")
+            raise MillstreamError(Code.CAPTURE_LOST, f"the buffer of {relation.qualified} no longer exists")
         more = kept_columns(connection, [relation.column(c.name) for c in columns if c.name not in found.columns])
         kept = columns_in(connection, found, relation)
         _put_fitting(connection, settings.schema, [*kept, *more])
@@ -106,7 +106,7 @@ def widen(
 
 
 def remove(connection: Connection, oid: int, settings: BufferSettings | None = None) -> None:
-    """End the capture of a table, which may be gone already.
+    """End the capture of a table, which may have been dropped already.
 
     Raises:
         MillstreamError: LOCK_TIMEOUT.
@@ -162,7 +162,7 @@ def _install(
 
 
 def _needs_rows(connection: Connection, relation: Relation) -> bool:
-    """Whether a statement's trigger would not see all: rows written by way of a parent, a child, or a subscription."""
+    """Whether statement triggers would miss rows: those written through a parent, a child or a subscription."""
     if relation.kind is RelationKind.PARTITIONED or [leaf.oid for leaf in relation.leaves] != [relation.oid]:
         return True
     row = connection.execute(
@@ -174,7 +174,7 @@ def _needs_rows(connection: Connection, relation: Relation) -> bool:
 
 
 def _put_fitting(connection: Connection, schema: str, columns: Sequence[BufferColumn]) -> None:
-    """The functions that compare types, for the types that no captured table has had yet."""
+    """Create the functions that compare types, for the types that no captured table has had yet."""
     types = {fitting_name(c.type): c.type for c in columns if not c.by_output}
     found = connection.execute(
         "SELECT proname FROM pg_proc WHERE pronamespace = %s::regnamespace AND proname = ANY(%s)",
@@ -202,7 +202,7 @@ def _lock_writers_out(connection: Connection, relation: Relation, schema: str) -
             connection.execute(create_trigger(schema, relation.oid, Event.LOCK, table, by_row=False))
         require(connection, named)
     except (MovedError, psycopg.errors.UndefinedTable, psycopg.errors.WrongObjectType) as e:
-        raise moved_error(f"{relation.qualified} was exchanged while it was to be captured: {e}") from e
+        raise moved_error(f"{relation.qualified} was replaced while capture was being installed: {e}") from e
 
 
 def _put_functions(
@@ -228,7 +228,7 @@ def _put_triggers(connection: Connection, relation: Relation, by_row: bool, sche
     is_partitioned = relation.kind is RelationKind.PARTITIONED
     wanted = [
         *((event, root) for event in _ROW_EVENTS),
-        # what a child inherits from is no more than one of the tables with rows: TRUNCATE ONLY leaves the others
+        # an inheritance parent is only one of the tables with rows: TRUNCATE ONLY leaves the others
         *([(Event.TRUNCATE, root)] if is_partitioned or len(tables) == 1 else []),
         *((Event.TRUNCATE_PART, oid) for oid in tables if len(tables) > 1 and not (is_partitioned and oid == root)),
         # only partitions get their parent's triggers by themselves
@@ -261,5 +261,5 @@ def _drop_functions(connection: Connection, oid: int, schema: str) -> None:
         if connection.execute("SELECT to_regprocedure(%s)", [function.as_string(connection) + "()"]).fetchone() != (
             None,
         ):
-            # A trigger can be dropped by its table's owner only, but goes with its function.
+            # Only its table's owner can drop a trigger, but it is dropped with its function.
             connection.execute(sql.SQL("DROP FUNCTION {}() CASCADE").format(function))

@@ -1,4 +1,4 @@
-"""Refusing DDL that changes captured columns, in the database itself: only where the role may make event triggers."""
+"""Refuses DDL that changes captured columns, in the database itself, if the role may create event triggers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.postgres.driver import psycopg, sql
 _TABLE, _FUNCTION = "guarded_columns", "guard_columns"
 _EVENTS = ("ddl_command_end", "sql_drop")
 
-# A table or column that is not what it was; after the statement, but before its end: an error undoes it.
+# Looks for a table or column that has changed, after the statement but before its end: an error undoes it.
 _BODY = """
 DECLARE
   touched {table};
@@ -33,7 +33,7 @@ END
 
 
 def guard(connection: Connection, schema: str, columns: Mapping[int, Sequence[str]]) -> bool:
-    """Guard exactly those columns, by the oids of their tables; whether the role may do so."""
+    """Guard exactly those columns, by the oids of their tables; returns whether the role may do so."""
     with connection.transaction():
         if not columns:
             _unguard(connection, schema)
@@ -57,7 +57,7 @@ def guard(connection: Connection, schema: str, columns: Mapping[int, Sequence[st
 
 def _may_guard(connection: Connection) -> bool:
     try:
-        with connection.transaction():  # managed servers let others than superusers make event triggers
+        with connection.transaction():  # managed servers let other roles than superusers create event triggers
             connection.execute(
                 "CREATE FUNCTION pg_temp.millstream_probe() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'"
             )
@@ -96,6 +96,6 @@ def _make(connection: Connection, schema: str) -> None:
 
 
 def _unguard(connection: Connection, schema: str) -> None:
-    """The event triggers go with their function."""
+    """Remove the guard; the event triggers are dropped with their function."""
     connection.execute(sql.SQL("DROP FUNCTION IF EXISTS {}() CASCADE").format(sql.Identifier(schema, _FUNCTION)))
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, _TABLE)))

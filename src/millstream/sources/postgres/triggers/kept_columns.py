@@ -1,7 +1,7 @@
 """How a column is kept in a buffer: as its value where the type is PostgreSQL's own, else as the value's text.
 
-A buffer that had a type of the users' would block DROP TYPE, and lose its column to DROP TYPE CASCADE. A
-text has to be what our own sessions would read, so what it depends on is set for the function that writes it.
+A buffer with a user's type would block DROP TYPE, and lose its column to DROP TYPE CASCADE. A text must be what our own
+sessions would read, so the settings that it depends on are set for the function that writes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millstream.sources.postgres.triggers.trigger_catalog import BufferInfo
 from millstream.sources.postgres.values.types import EXTENSION_TYPES
 
 _FIRST_USER_OID = 16_384
-"""A type with a lower oid came with the server, and cannot be dropped."""
+"""A type with a lower oid is the server's own, and cannot be dropped."""
 
 _GEOMETRIC = ("point", "line", "lseg", "box", "path", "polygon", "circle")
 _SETTINGS: dict[str, tuple[str, ...]] = {
@@ -59,7 +59,7 @@ WHERE a.attrelid = %s::regclass AND a.attname = ANY(%s)
 
 
 def kept_columns(connection: Connection, columns: Sequence[PgColumn]) -> list[BufferColumn]:
-    """How some columns of a table are to be kept."""
+    """How some columns of a table are kept."""
     oids = [c.base_oid for c in columns]
     own: dict[int, str] = dict(connection.execute(_OWN_TYPES, [oids, _FIRST_USER_OID]).fetchall())
     settings: dict[int, set[str]] = {}
@@ -78,9 +78,9 @@ def kept_columns(connection: Connection, columns: Sequence[PgColumn]) -> list[Bu
 
 
 def columns_in(connection: Connection, buffer: BufferInfo, relation: Relation) -> list[BufferColumn]:
-    """How a buffer keeps its columns; those that have another type in the table by now, or are gone, stay as they are.
+    """How a buffer keeps its columns; those whose type in the table has changed, or that are gone, stay as they are.
 
-    The next poll sees that they have changed.
+    The next tick detects the change.
     """
     found = connection.execute(_BUFFERED, [buffer.table.as_string(connection), list(buffer.columns)])
     types: dict[str, str] = dict(found.fetchall())
@@ -91,9 +91,9 @@ def columns_in(connection: Connection, buffer: BufferInfo, relation: Relation) -
     ]
 
 
-def is_named_by_users(column: PgColumn) -> bool:
-    """Whether a column has a type of the users', other than an enum.
+def has_user_type(column: PgColumn) -> bool:
+    """Whether a column has a user's type, other than an enum.
 
-    One of the same name, or an array of the type behind a domain, may have been kept in another way.
+    An earlier type of the same name, or an array of the type behind a domain, may have been kept in another way.
     """
     return column.base_oid >= _FIRST_USER_OID and "e" not in (column.type_kind, column.element_kind)

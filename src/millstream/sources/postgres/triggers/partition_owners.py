@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from millstream.postgres.connection import Connection
 from millstream.postgres.driver import sql
 
-# Of triggers only those for rows are given to a new partition.
+# A new partition gets row triggers only.
 _OWNERS = """
 WITH RECURSIVE below AS (
   SELECT c.oid, c.relowner FROM pg_class c
@@ -26,7 +26,7 @@ WHERE t.tgtype & 1 = 1 AND p.pronamespace = to_regnamespace(%(schema)s)
 def grant_to_partition_owners(connection: Connection, oids: Sequence[int], schema: str) -> None:
     """Let the owners of captured partitioned tables, and of partitions that have partitions, use the functions.
 
-    Others than at installation own them after ALTER TABLE ... OWNER TO.
+    Their owners may differ from those at installation, after ALTER TABLE ... OWNER TO.
     """
     for function, owner, may in _owners(connection, oids, schema):
         if not may:

@@ -21,12 +21,12 @@ class BufferSettings:
     """How buffers are kept.
 
     Args:
-        schema: where they lie; it belongs to the role that captures.
-        lake: whose they are; buffers are trimmed to what one lake has read, so another one needs another schema.
-        lock_timeout_ms: how long writers may be held up at a time. Under the server's deadlock_timeout, so that of two
-            sessions that wait for each other it is ours that gives up.
-        patience_seconds: how long it is tried again.
-        by_row: triggers that fire per row even where a statement's would do.
+        schema: the one they are in; it belongs to the role that captures.
+        lake: the one they belong to; they are trimmed to what it has read, so another lake needs another schema.
+        lock_timeout_ms: how long writers may be held up at a time. It is below the server's deadlock_timeout, so that
+            of two sessions that wait for each other ours gives up.
+        patience_seconds: how long to retry.
+        by_row: use row triggers even where statement triggers would do.
     """
 
     schema: str = "millstream_changes"
@@ -37,7 +37,7 @@ class BufferSettings:
 
     @property
     def mark(self) -> str:
-        """The comment on the schema, which says whose it is."""
+        """The comment on the schema, which names its lake."""
         return f"millstream's capture, lake {self.lake or 'unnamed'}"
 
 
@@ -48,11 +48,11 @@ class BufferInfo:
     Args:
         oid: the source's.
         columns: those captured, in the buffer's order.
-        by_row: each row says which leaf it is of.
+        by_row: each row says which leaf it belongs to.
         leaves: the tables that hold the source's rows, as they were when it was installed.
         is_always: whether sessions with session_replication_role = replica are captured too. Only the owner of a table
             can enable that, by `enable_always_statements`.
-        state: what `trigger_fingerprints` says of it.
+        state: its fingerprint in `trigger_fingerprints`.
     """
 
     schema: str
@@ -70,7 +70,7 @@ class BufferInfo:
 
 
 def captured_tables(connection: Connection, settings: BufferSettings | None = None) -> list[int]:
-    """The oids of all tables that have anything of ours, dropped ones too."""
+    """The oids of all tables for which there is an object of ours, including dropped tables."""
     settings = settings or BufferSettings()
     rows = connection.execute(
         """SELECT DISTINCT substring(name FROM '_(\\d+)$')::bigint FROM (
@@ -92,9 +92,9 @@ def find_buffer(
 
 
 def is_own_table(connection: Connection, schema: str, name: str) -> bool:
-    """Whether there is a table of that name which is ours, in a schema that is ours: nobody else can exchange it.
+    """Whether there is a table of that name that we own, in a schema that we own: nobody else can replace it.
 
-    If the schema was dropped, others may have made one of its name, with a view that would run with our rights.
+    If the schema was dropped, another role may have created one of its name, with a view that runs with our rights.
     """
     row = connection.execute(
         "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -106,12 +106,12 @@ def is_own_table(connection: Connection, schema: str, name: str) -> bool:
 
 
 def trigger_fingerprints(connection: Connection, oids: Sequence[int], schema: str) -> dict[int, str]:
-    """A fingerprint of the triggers of each captured table: another one than at installation means changes were missed.
+    """A fingerprint of the triggers of each captured table: if it has changed since installation, changes were missed.
 
-    It moves when a trigger is dropped, disabled or enabled, even when that was undone since; when a partition is
+    It changes when a trigger is dropped, disabled or enabled, even if that was undone since; when a partition is
     detached and attached again; when the table becomes a partition, a child or the target of a subscription; and when
-    it becomes unlogged. A table that is gone is missing. Triggers whose functions lie in a schema of somebody else's
-    do not count: nothing is to be read from buffers there.
+    it becomes unlogged. A dropped table is missing. Triggers whose functions are in another role's schema do not count:
+    buffers there must not be read.
     """
     rows = connection.execute(
         """WITH RECURSIVE below AS (
@@ -158,7 +158,7 @@ def trigger_states(connection: Connection, oids: Sequence[int], schema: str) -> 
 
 
 def enable_always_statements(connection: Connection, relation: Relation, schema: str) -> list[str]:
-    """The statements for the owner of a table that capture sessions which switch ordinary triggers off, too."""
+    """The statements with which a table's owner also captures sessions that switch ordinary triggers off."""
     return [
         sql.SQL("ALTER TABLE {} ENABLE ALWAYS TRIGGER {};")
         .format(sql.Identifier(namespace, table), sql.Identifier(trigger))
@@ -186,7 +186,7 @@ def triggers_of(connection: Connection, relation: Relation, schema: str) -> list
 
 
 def buffer_info(connection: Connection, relation: Relation, settings: BufferSettings) -> BufferInfo:
-    """What the catalog says of a buffer that exists."""
+    """What the catalog says about an existing buffer."""
     oid, schema = relation.oid, settings.schema
     names = [
         name

@@ -1,7 +1,7 @@
-"""How far each buffer was trimmed, and how far changes were read at all, as the database itself records it.
+"""Records in the database itself how far each buffer was trimmed, and how far changes were read at all.
 
 A lake that was restored from a copy may be behind the first. A database that was restored from a copy is behind the
-second, the mark: it is durable before a tick records that it has read so far, so a crash of the server cannot undo it.
+second, the mark: it is durable before a tick records that it has read that far, so a server crash cannot undo it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARK = 0  # in the place of a table's oid
 
 
 def create_trims(connection: Connection, schema: str) -> None:
-    """Create the table that holds it, if there is none, closed to other roles and with a mark of this time."""
+    """Create the table for both, if there is none, closed to other roles and with a mark of the present snapshot."""
     with connection.transaction():
         connection.execute(
             sql.SQL("CREATE TABLE IF NOT EXISTS {} (source oid PRIMARY KEY, snapshot pg_snapshot NOT NULL)").format(
@@ -33,10 +33,10 @@ def create_trims(connection: Connection, schema: str) -> None:
 
 
 def record_trims(connection: Connection, schema: str, oids: Sequence[int], snapshot: str) -> None:
-    """Record that buffers will no longer have what a snapshot sees: before it is deleted, or with that."""
+    """Record that buffers will no longer have what a snapshot sees, before or together with deleting it."""
     try:
         _write(connection, schema, oids, snapshot)
-    except errors.UndefinedTable:  # buffers that were installed before this was kept
+    except errors.UndefinedTable:  # the buffers are older than this table
         if connection.info.transaction_status is not pq.TransactionStatus.IDLE:
             raise
         create_trims(connection, schema)
@@ -48,16 +48,16 @@ def record_mark(connection: Connection, schema: str, snapshot: str, started: str
 
     Args:
         connection: one without an open transaction.
-        started: when the server that gave the snapshot had started. Another one may have older files: a mark there
-            would hide that.
+        started: when the server that took the snapshot was started. A server that was started again may have older
+            files: a mark there would hide that.
 
     Returns:
-        Whether it was recorded. There is no table for it where nothing was installed, or somebody has dropped that.
+        Whether it was recorded. There is no table for it if nothing was installed, or if it was dropped.
     """
     assert connection.info.transaction_status is pq.TransactionStatus.IDLE
     try:
         with connection.transaction():
-            connection.execute("SET LOCAL synchronous_commit = local")  # under any setting of the server
+            connection.execute("SET LOCAL synchronous_commit = local")  # regardless of the server's setting
             if database_state(connection).started != started:
                 return False
             _write(connection, schema, [_MARK], snapshot)
@@ -81,13 +81,13 @@ def forget_trims(connection: Connection, schema: str, oid: int) -> None:
 
 
 def trimmed_past(connection: Connection, buffers: Sequence[BufferInfo], position: str) -> set[int]:
-    """The oids of the sources whose buffers do not have all that came after a position, as far as it was kept."""
+    """The oids of the sources whose buffers no longer have all changes after a position, as far as recorded."""
     here = PgSnapshot.parse(position)
     return {oid for oid, snapshot in trimmed_to(connection, buffers).items() if not here.covers(snapshot)}
 
 
 def trimmed_to(connection: Connection, buffers: Sequence[BufferInfo]) -> dict[int, PgSnapshot]:
-    """Up to where buffers were trimmed, by the oids of their sources, as far as it was kept."""
+    """Up to where buffers were trimmed, by the oids of their sources, as far as recorded."""
     if not buffers or not _has_trims(connection, buffers[0].schema):
         return {}
     query = sql.SQL("SELECT source::bigint, snapshot::text FROM {} WHERE source = ANY(%s)")
@@ -105,7 +105,7 @@ def recorded_mark(connection: Connection, schema: str) -> PgSnapshot | None:
 
 
 def _has_trims(connection: Connection, schema: str) -> bool:
-    """Checked first, because an error would end the transaction."""
+    """Whether there is a table; checked first, because an error would abort the transaction."""
     return is_own_table(connection, schema, _TABLE)
 
 

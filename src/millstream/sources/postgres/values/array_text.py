@@ -1,4 +1,4 @@
-"""PostgreSQL's text of arrays, e.g. `{1,NULL,"a \\"b\\""}`: a whole column of them at once."""
+"""Splits PostgreSQL's texts of arrays, e.g. `{1,NULL,"a \\"b\\""}`, a whole column at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The one decoder from PostgreSQL's texts to Arrow: for COPY, the buffers of triggers, and the WAL.
+"""The only decoder from PostgreSQL's texts to Arrow: for COPY, trigger buffers and the WAL.
 
 All values are texts first, written under the session settings of `connection`; then each column is converted as a
-whole. What the column's type on Spark cannot hold exactly is a coded error that names the column and the value.
+whole. A value that the column's Spark type cannot hold exactly is a coded error that names the column and the value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from millstream.sources.postgres.values.types import MirrorColumn, data_type, ta
 Texts: TypeAlias = "pa.StringArray | pa.ChunkedArray | Sequence[str | None]"
 
 BATCH_BYTES = 8 << 20
-"""How much CSV is decoded at once, at least: enough to make Python's share small, little enough to hold several."""
+"""How much CSV is decoded at once, at least: enough to make Python's share small, not too much to hold several."""
 
 _SHOWN = 80  # characters of a value in a message
 
@@ -46,13 +46,13 @@ def decode_texts(columns: Sequence[MirrorColumn], texts: Sequence[Texts]) -> pa.
 
 
 def decode_batch(columns: Sequence[MirrorColumn], texts: Sequence[Texts]) -> pa.RecordBatch:
-    """As `decode_texts`, in one piece."""
+    """As `decode_texts`, as one batch."""
     arrays = [_decoded(column, _strings(given)) for column, given in zip(columns, texts, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=batch_schema(columns))
 
 
 def batch_schema(columns: Sequence[MirrorColumn]) -> pa.Schema:
-    """The Arrow schema of decoded rows, which is what the direct way writes."""
+    """The Arrow schema of decoded rows, which is what the direct path writes."""
     return pa.schema([pa.field(c.name, arrow_type(data_type(c.spark_type))) for c in columns])
 
 
@@ -94,7 +94,7 @@ def _parsed(block: bytes, width: int) -> list[pa.ChunkedArray]:
     try:
         table = csv.read_csv(
             pa.BufferReader(block),
-            # in one block: a row must not be longer than one
+            # all in one block: a row must not be longer than a block
             read_options=csv.ReadOptions(column_names=names, block_size=len(block) + 1, use_threads=False),
             # an empty line is the NULL of a table with one column
             parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
@@ -110,7 +110,7 @@ def _parsed(block: bytes, width: int) -> list[pa.ChunkedArray]:
         raise MillstreamError(
             Code.VALUE_UNSUPPORTED,
             f"a row's text cannot be read: {e}",
-            hint="a database of encoding SQL_ASCII may hold texts that are no UTF-8",
+            hint="a database with the encoding SQL_ASCII may hold texts that are not UTF-8",
         ) from e
     return list(table.columns)
 
@@ -128,7 +128,7 @@ def _decoded(column: MirrorColumn, texts: pa.StringArray) -> pa.Array:
         raise MillstreamError(
             Code.VALUE_UNSUPPORTED,
             f"{_named(column)} has the array {_shown(e.text)}, and only arrays of one dimension with a lower "
-            "bound of 1 have a counterpart on Spark",
+            "bound of 1 have a counterpart in Spark",
             hint="keep other arrays as jsonb",
         ) from None
     except (pa.ArrowInvalid, UnfitError):
@@ -136,7 +136,7 @@ def _decoded(column: MirrorColumn, texts: pa.StringArray) -> pa.Array:
     raise MillstreamError(
         Code.VALUE_UNSUPPORTED,
         f"{_named(column)} has the value {_shown(text)}, which Spark's {column.spark_type.upper()} cannot hold",
-        hint=_way_out(column, text),
+        hint=_hint(column, text),
     )
 
 
@@ -157,12 +157,12 @@ def _converted(texts: pa.StringArray, pg_type: str, spark_type: str) -> pa.Array
         return decimals(texts, arrow_type(data_type(spark_type)))
     if spark_type in ("float", "double"):
         return floats(texts, arrow_type(data_type(spark_type)))
-    return pc.cast(texts, arrow_type(data_type(spark_type)))  # of whole numbers and dates Arrow refuses what is too far
+    return pc.cast(texts, arrow_type(data_type(spark_type)))  # Arrow refuses integers and dates out of range
 
 
 def _string(texts: pa.StringArray, pg_type: str) -> pa.StringArray:
     if pg_type.startswith(("character(", "bpchar")) or pg_type == "character":
-        return pc.utf8_rtrim(texts, " ")  # the blanks that pad char(n) mean nothing in PostgreSQL
+        return pc.utf8_rtrim(texts, " ")  # PostgreSQL ignores the blanks that pad char(n)
     if pg_type.startswith("numeric"):
         return without_trailing_zeros(texts)  # 1.50 = 1.5 in PostgreSQL
     return texts
@@ -178,7 +178,7 @@ def _boolean(texts: pa.StringArray) -> pa.BooleanArray:
 
 
 def _binary(texts: pa.StringArray) -> pa.BinaryArray:
-    """All values at once: the hexadecimal digits of a column are one text."""
+    """Decode all values at once: the hexadecimal digits of a column are one text."""
     if not pc.all(pc.starts_with(texts, r"\x"), min_count=0).as_py():
         raise UnfitError
     digits = pc.utf8_slice_codeunits(texts.fill_null(r"\x"), 2)
@@ -198,7 +198,7 @@ _CONVERSIONS: dict[str, Callable[[pa.StringArray], pa.Array]] = {"boolean": _boo
 
 
 def _first_unfit(column: MirrorColumn, texts: pa.StringArray) -> str:
-    """Found by halves: the column failed as a whole, so some half of it fails."""
+    """Find the first value that fails by bisection: the column failed as a whole, so one half of it fails."""
     while len(texts) > 1:
         half = len(texts) // 2
         try:
@@ -218,22 +218,22 @@ def _named(column: MirrorColumn) -> str:
     return f"column {column.name} of {column.table}" if column.table else f"column {column.name}"
 
 
-def _way_out(column: MirrorColumn, text: str) -> str:
+def _hint(column: MirrorColumn, text: str) -> str:
     if "decimal" in column.spark_type:
         return _wider_range(column, text)
     if "date" in column.spark_type or "timestamp" in column.spark_type:
-        return "dates on Spark go from 0001-01-01 to 9999-12-31: use NULL where there is no date, or correct the value"
+        return "dates in Spark go from 0001-01-01 to 9999-12-31: use NULL where there is no date, or correct the value"
     return "correct the value, or leave the column out of the query"
 
 
 def _wider_range(column: MirrorColumn, text: str) -> str:
-    """The range to declare for a column of `numeric`, such that it holds the value, if there is one."""
+    """The hint to declare a range for a `numeric` column that holds the value, if there is one."""
     range_ = fitting_range(text)
     if range_ is None or not takes_range(column.pg_type):
-        return "correct the value: a DECIMAL of Spark has up to 38 digits, and neither NaN nor infinity"
+        return "correct the value: a DECIMAL in Spark has up to 38 digits, and neither NaN nor infinity"
     name = f"{column.table}.{postgres_name(column.name)}"
     return (
-        f"declare a range that holds it, such as {range_.upper()}, where the database is attached: "
+        f"declare a range that holds it, such as {range_.upper()}, when attaching the database: "
         f"`millstream attach NAME ADDRESS --numeric '{name}={range_}'`, "
         f"or ATTACH POSTGRES '…' AS … NUMERIC ({name} AS {range_.upper()})"
     )

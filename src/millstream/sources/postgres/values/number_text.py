@@ -1,8 +1,8 @@
-"""PostgreSQL's texts of numbers: whole columns at once, and nothing but the number that is written.
+"""Converts PostgreSQL's texts of numbers, whole columns at once, to exactly the numbers that are written.
 
-Arrow's parsers are not trusted with a number that its type may not hold: that of decimals takes digits modulo 2^128
-(340282366920938463463.374607431768211456 is 0 to it), and that of floats gives infinity and zero for what is too large
-and too small. So it is shown first that the digits fit; then the parser has nothing to get wrong.
+Arrow's parsers cannot be trusted with a number that the type may not hold: the parser of decimals takes digits modulo
+2^128 (340282366920938463463.374607431768211456 becomes 0), and the parser of floats returns infinity or zero for
+numbers that are too large or too small. So this module first checks that the digits fit.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _NUMBER = re.compile(r"-?0*(\d*?)(?:\.(\d*?)0*)?")
 
 
 class UnfitError(Exception):
-    """Some text of a column is no value of its type."""
+    """A text of a column is not a value of its type."""
 
 
 def decimals(texts: pa.StringArray, type_: pa.Decimal128Type) -> pa.Array:
-    """The texts as decimals; zeros behind the last digit that counts may be more than the type's.
+    """The texts as decimals; they may have more trailing zeros than the type's scale.
 
     Raises:
         UnfitError: a text has more digits than the type, or is NaN or infinite.
@@ -33,7 +33,7 @@ def decimals(texts: pa.StringArray, type_: pa.Decimal128Type) -> pa.Array:
     whole_digits, scale = type_.precision - type_.scale, type_.scale
     longest = pc.max(pc.binary_length(texts)).as_py() or 0
     if longest + scale <= _MOST_DIGITS and not _has_letters(texts):
-        # However its digits lie around the point, none of them gets lost on the way to the type's scale.
+        # Wherever the decimal point is, no digit is lost on the way to the type's scale.
         return _parsed(texts, type_)
     fits = pc.match_substring_regex(texts, rf"^-?0*[0-9]{{0,{whole_digits}}}(\.[0-9]{{0,{scale}}}0*)?$")
     if not pc.all(fits, min_count=0).as_py():
@@ -49,7 +49,7 @@ def _parsed(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
 
 
 def _has_letters(texts: pa.StringArray) -> bool:
-    """Whether there is NaN, Infinity or an exponent: all their first letters come after the digits."""
+    """Whether there is NaN, Infinity or an exponent: the codes of their letters are above those of digits."""
     _, offsets_buffer, data = texts.buffers()
     if data is None or len(texts) == 0:
         return False

@@ -1,8 +1,7 @@
 """Which Spark type stands for a PostgreSQL type in a mirror, and which types are refused.
 
-A value must come out equal however it was read (COPY, a trigger's buffer, the WAL), or a retraction would miss
-its row. So the mapping never needs SQL on the server's side: a column's `pg_type` and `spark_type` say all that the
-decoder has to know.
+A value must be the same however it was read (COPY, a trigger's buffer, the WAL), or a retraction would miss its row.
+So the mapping never needs SQL on the server: a column's `pg_type` and `spark_type` are all that the decoder needs.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from millstream.postgres.driver import sql
 from millstream.sources.postgres.server.relations import PgColumn, Relation
 
 UNBOUNDED_NUMERIC = "decimal(38,18)"
-"""What stands for `numeric` without a precision, unless its user has declared another range for the column.
+"""What stands for `numeric` without a precision, unless the user has declared another range for the column.
 
 A value that does not fit exactly is an error, never rounded. A string would not be safer: Spark adds strings up as
 doubles, silently.
@@ -101,7 +100,7 @@ PLAIN_TYPES: dict[str, str] = {
     "circle": "string",
 }
 
-# Types of extensions, which lie in the schema that the extension was created in.
+# Types of extensions, which are in the schema that the extension was created in.
 EXTENSION_TYPES: dict[str, str] = {
     "citext": "string",
     "hstore": "string",
@@ -110,22 +109,22 @@ EXTENSION_TYPES: dict[str, str] = {
 
 _REFUSED = {
     "money": ("its text depends on the server's lc_monetary", "change the column to numeric(p,s)"),
-    "int2vector": ("it is a type of the system's catalog", "use smallint[]"),
-    "oidvector": ("it is a type of the system's catalog", "use oid[]"),
+    "int2vector": ("it is a type of the system catalog", "use smallint[]"),
+    "oidvector": ("it is a type of the system catalog", "use oid[]"),
 }
 
 _MODIFIER = re.compile(r"\(([-\d, ]+)\)")
 _INTERVAL_FIELDS = re.compile(r"interval (year|month|day|hour|minute|second)( to \w+)?")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _MAX_PRECISION = 38
-_UNSTORABLE = set(" ,;{}()\n\t=")  # Delta takes them under column mapping only, which the direct way does not write
+_UNSTORABLE = set(" ,;{}()\n\t=")  # Delta needs column mapping for them, which the direct path does not write
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorColumn:
     """A column of a mirror.
 
-    The first three values are kept with a capture; the others follow from it, or are of use when it is made.
+    The first three values are stored with a capture.
 
     Args:
         pg_type: the type behind all domains, with its modifiers, as SQL.
@@ -149,18 +148,18 @@ def mirror_column(column: PgColumn, table: str = "", declared: str | None = None
 
     Args:
         table: its table's name as SQL, for messages.
-        declared: the range that its user has declared, `decimal(p,s)`, if its own type does not have one.
+        declared: the range that the user has declared, `decimal(p,s)`, if its own type does not have one.
 
     Raises:
-        MillstreamError: UNSUPPORTED_TYPE, naming the type and a way out.
+        MillstreamError: UNSUPPORTED_TYPE, naming the type, with a hint.
     """
     if column.generated == "v":
         raise _unsupported(
-            column, "is virtual, so no capture ever sees its values", "make it STORED, or compute it in the query"
+            column, "is virtual, so capture never sees its values", "make it STORED, or compute it in the query"
         )
     if column.element is not None and column.base.endswith("[]"):
         if column.element == "box":
-            raise _unsupported(column, "its elements are not parted by commas", "keep them as polygon[]")
+            raise _unsupported(column, "its elements are not separated by commas", "keep them as polygon[]")
         element = _scalar(column, column.element, column.element_kind or "b", declared)
         pg_type, spark_type = f"{column.element}[]", f"array<{element}>"
     else:
@@ -182,7 +181,7 @@ def mirror_columns(
         ranges: those that users have declared for its columns.
 
     Raises:
-        MillstreamError: UNSUPPORTED_TYPE, NAME_INVALID, DUPLICATE_COLUMN for names that differ by their case only.
+        MillstreamError: UNSUPPORTED_TYPE, NAME_INVALID, DUPLICATE_COLUMN for names that differ only in case.
     """
     used = [c for c in relation.columns if names is None or c.name in names]
     seen: dict[str, str] = {}
@@ -192,7 +191,7 @@ def mirror_columns(
         if twin != column.name:
             raise MillstreamError(
                 Code.DUPLICATE_COLUMN,
-                f"{relation.qualified} has the columns {twin} and {column.name}, which are one name on Spark",
+                f"{relation.qualified} has the columns {twin} and {column.name}, which are the same name in Spark",
                 hint="rename one of them, or use only one in the query",
             )
     table = postgres_name(relation.schema, relation.name)
@@ -233,7 +232,7 @@ def _scalar(column: PgColumn, printed: str, kind: str, declared: str | None) -> 
     if kind == "c":
         raise _unsupported(column, "is a composite type", "keep its fields as columns, or as jsonb")
     if kind != "b":
-        raise _unsupported(column, "is no type that can be stored", "use another type")
+        raise _unsupported(column, "is not a type that can be stored", "use another type")
     plain, modifier = _without_modifier(printed)
     if plain == "numeric":
         return declared if declared is not None and takes_range(printed) else _numeric(column, modifier)
@@ -242,8 +241,8 @@ def _scalar(column: PgColumn, printed: str, kind: str, declared: str | None) -> 
     schema, _, last = plain.rpartition(".")
     if schema and last in EXTENSION_TYPES:
         return EXTENSION_TYPES[last]
-    why, way_out = _REFUSED.get(plain, ("has no counterpart on Spark", "leave the column out of the query"))
-    raise _unsupported(column, why, way_out)
+    why, hint = _REFUSED.get(plain, ("has no counterpart in Spark", "leave the column out of the query"))
+    raise _unsupported(column, why, hint)
 
 
 def _numeric(column: PgColumn, modifier: tuple[int, ...]) -> str:
@@ -263,7 +262,7 @@ def _numeric_type(precision: int, scale: int) -> str:
 
 
 def takes_range(pg_type: str) -> bool:
-    """Whether a type is a `numeric` that no DECIMAL holds all values of, or an array of such: one without a precision.
+    """Whether a type is a `numeric` whose values do not all fit a DECIMAL, e.g. without a precision, or an array of it.
 
     >>> [takes_range(t) for t in ("numeric", "numeric(50,2)[]", "numeric(3,-40)", "numeric(38,2)", "text")]
     [True, True, True, False, False]
@@ -276,7 +275,7 @@ def takes_range(pg_type: str) -> bool:
 
 
 def has_range(pg_type: str, spark_type: str, declared: str | None) -> bool:
-    """Whether a mirror's column is of the range that is declared for it, or of none where none is."""
+    """Whether a mirror's column has the range that is declared for it, or the default if none is declared."""
     if not takes_range(pg_type):
         return True
     modifier = _without_modifier(pg_type.removesuffix("[]"))[1]
@@ -304,10 +303,8 @@ def _without_modifier(printed: str) -> tuple[str, tuple[int, ...]]:
     return plain, tuple(int(part) for part in found[1].split(",")) if found else ()
 
 
-def _unsupported(column: PgColumn, why: str, way_out: str) -> MillstreamError:
-    return MillstreamError(
-        Code.UNSUPPORTED_TYPE, f"column {column.name} of type {column.type} {_verb(why)}", hint=way_out
-    )
+def _unsupported(column: PgColumn, why: str, hint: str) -> MillstreamError:
+    return MillstreamError(Code.UNSUPPORTED_TYPE, f"column {column.name} of type {column.type} {_verb(why)}", hint=hint)
 
 
 def _verb(why: str) -> str:

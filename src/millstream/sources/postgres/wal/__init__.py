@@ -1,1 +1,1 @@
-"""Capture from the write-ahead log: slot, publication, and the changes it decodes."""
+"""Capture from the write-ahead log: slot, publication, and the decoded changes."""

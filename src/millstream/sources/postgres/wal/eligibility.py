@@ -1,4 +1,4 @@
-"""Whether tables can be captured by their database's WAL: what stands in the way, and the statement that clears it."""
+"""Whether tables can be captured from their database's WAL: the hindrances, and the statements that remove them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _GENERATED_SINCE = 180_000
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
-    """Something that keeps a database on triggers; `table` is None where it is the server or the role."""
+class Hindrance:
+    """What keeps a database from being captured from the WAL; `table` is None if it is the server or the role."""
 
     table: str | None
     what: str
@@ -32,13 +32,13 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class WalTable:
-    """What the reader of the WAL knows of a captured table.
+    """What the reader of the WAL knows about a captured table.
 
     Args:
         id: the capture's.
-        key: the columns that the WAL names an old row by; empty if there are none.
+        key: the columns by which the WAL identifies an old row; empty if there are none.
         is_full: whether every part of it writes whole old rows, so that nothing has to be looked up.
-        types: oid and modifier of each captured column's type, as messages name them.
+        types: oid and modifier of each captured column's type, as the WAL's messages name them.
         leaves: the oids of the partitions that hold its rows; empty for a table that is not partitioned.
     """
 
@@ -56,7 +56,7 @@ _TYPES = """
 SELECT attrelid::bigint, attname, atttypid::bigint, atttypmod FROM pg_attribute
 WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped
 """
-# what the WAL names an old row by, of each leaf; a key that is checked late only (DEFERRABLE) does not do
+# what identifies an old row of each leaf in the WAL; a DEFERRABLE key does not
 _IDENTITIES = """
 SELECT c.oid::bigint, c.relreplident::text, c.relpersistence = 'p', ARRAY(
   SELECT a.attname::text FROM pg_index i
@@ -65,7 +65,7 @@ SELECT c.oid::bigint, c.relreplident::text, c.relpersistence = 'p', ARRAY(
   WHERE i.indexrelid = pg_get_replica_identity_index(c.oid) AND k.place <= i.indnkeyatts ORDER BY k.place)
 FROM pg_class c WHERE c.oid = ANY(%s)
 """
-# the key that a new partition gets with it; the rest of a replica identity it does not get
+# a new partition gets the primary key, but no other replica identity
 _PRIMARY = """
 SELECT indrelid::bigint FROM pg_index WHERE indrelid = ANY(%s) AND indisprimary AND indimmediate AND indisvalid
 """
@@ -82,19 +82,19 @@ class _Identity:
     key: tuple[str, ...]
 
 
-def server_obstacles(connection: Connection, slot_name: str) -> tuple[Obstacle, ...]:
-    """What of the server and the role stands in the way of a slot."""
+def server_hindrances(connection: Connection, slot_name: str) -> tuple[Hindrance, ...]:
+    """The hindrances in the server's settings and the role's rights."""
     row = connection.execute(_SERVER, [slot_name]).fetchone()
     assert row is not None
     wal_level, role, most, used = row
     found = []
     if wal_level != "logical":
-        found.append(Obstacle(None, f"wal_level is {wal_level}", "ALTER SYSTEM SET wal_level = logical; then restart"))
+        found.append(Hindrance(None, f"wal_level is {wal_level}", "ALTER SYSTEM SET wal_level = logical; then restart"))
     if (lacking := missing_replication(connection)) is not None:
-        found.append(Obstacle(None, f"the role {role} may not replicate", lacking.as_string(connection)))
+        found.append(Hindrance(None, f"the role {role} may not replicate", lacking.as_string(connection)))
     if used >= most:
         found.append(
-            Obstacle(
+            Hindrance(
                 None,
                 f"all {most} replication slots are in use",
                 f"ALTER SYSTEM SET max_replication_slots = {most + 5}; then restart",
@@ -105,8 +105,8 @@ def server_obstacles(connection: Connection, slot_name: str) -> tuple[Obstacle, 
 
 def wal_tables(
     connection: Connection, captured: Sequence[tuple[str, Relation, Sequence[MirrorColumn]]]
-) -> tuple[tuple[WalTable, ...], tuple[Obstacle, ...]]:
-    """The captured tables as the WAL's reader wants them, and what stands in the way of the others.
+) -> tuple[tuple[WalTable, ...], tuple[Hindrance, ...]]:
+    """The captured tables as the WAL's reader needs them, and the hindrances of the others.
 
     Args:
         captured: id of the capture, the table as it is now, the captured columns.
@@ -121,15 +121,15 @@ def wal_tables(
     }
     partitioned = [r.oid for _, r, _ in captured if r.kind is RelationKind.PARTITIONED]
     primary = {oid for (oid,) in connection.execute(_PRIMARY, [partitioned])} if partitioned else set()
-    tables, obstacles = [], []
+    tables, hindrances = [], []
     for id_, relation, columns in captured:
         parts = [(leaf, identities[leaf.oid]) for leaf in relation.leaves if leaf.oid in identities]
-        found = _obstacles(connection, relation, columns, parts)
-        if not found and relation.oid in set(partitioned) - primary:  # published, its UPDATE and DELETE would fail
+        found = _hindrances(connection, relation, columns, parts)
+        if not found and relation.oid in set(partitioned) - primary:  # once published, its UPDATE and DELETE would fail
             quoted = sql.Identifier(relation.schema, relation.name).as_string(connection)
             why = "it has no primary key, so the WAL would not say which row of a new partition was changed"
-            found = [Obstacle(relation.qualified, why, f"ALTER TABLE {quoted} ADD PRIMARY KEY (...)")]
-        obstacles += found
+            found = [Hindrance(relation.qualified, why, f"ALTER TABLE {quoted} ADD PRIMARY KEY (...)")]
+        hindrances += found
         if not found:
             names = {c.name for c in columns}
             keys = [part.key for _, part in parts if not part.is_full]
@@ -146,52 +146,54 @@ def wal_tables(
                     leaves=frozenset(leaf.oid for leaf in relation.leaves if leaf.oid != relation.oid),
                 )
             )
-    return tuple(tables), tuple(obstacles)
+    return tuple(tables), tuple(hindrances)
 
 
-def nested_obstacle(table: str, parent: str) -> Obstacle:
-    """A partition whose changes come as those of a table above it, which is published too."""
-    return Obstacle(
+def nested_hindrance(table: str, parent: str) -> Hindrance:
+    """The hindrance of a partition whose changes the WAL reports as those of a published table above it."""
+    return Hindrance(
         table,
-        f"the WAL gives its changes as those of {parent}",
+        f"the WAL reports its changes as those of {parent}",
         f"read either {table} or {parent}, not both",
     )
 
 
-def ineligible_error(obstacles: Sequence[Obstacle]) -> MillstreamError:
-    """The error for a database that must be captured by its WAL and cannot be: about tables, if it is for them only."""
-    message = "the database cannot be captured by its WAL: " + "; ".join(str(o) for o in obstacles)
-    hint = "; ".join(dict.fromkeys(o.remedy for o in obstacles))
-    tables = [o.table for o in obstacles if o.table is not None]
-    if len(tables) < len(obstacles):
+def ineligible_error(hindrances: Sequence[Hindrance]) -> MillstreamError:
+    """The error for a database that must be captured from its WAL and cannot; about tables, if only they hinder it."""
+    message = "the database cannot be captured from its WAL: " + "; ".join(str(o) for o in hindrances)
+    hint = "; ".join(dict.fromkeys(o.remedy for o in hindrances))
+    tables = [o.table for o in hindrances if o.table is not None]
+    if len(tables) < len(hindrances):
         return MillstreamError(Code.DATABASE_UNFIT, message, hint=hint)
     return TableError(Code.DATABASE_UNFIT, message, tables, hint=hint)
 
 
-def _obstacles(
+def _hindrances(
     connection: Connection, relation: Relation, columns: Sequence[MirrorColumn], parts: Sequence[tuple[Leaf, _Identity]]
-) -> list[Obstacle]:
+) -> list[Hindrance]:
     name = relation.qualified
     quoted = sql.Identifier(relation.schema, relation.name).as_string(connection)
     if not relation.kind.is_captured:
-        return [Obstacle(name, "it is not a table", "read it in FULL mode")]
+        return [Hindrance(name, "it is not a table", "read it in FULL mode")]
     found = []
     if relation.kind is RelationKind.TABLE and [leaf.oid for leaf in relation.leaves] != [relation.oid]:
         found.append(
-            Obstacle(
-                name, "it has children by inheritance, and the WAL does not give their rows as its own", _USE_PARTITIONS
+            Hindrance(
+                name, "it has inheritance children, whose rows the WAL does not report as its own", _USE_PARTITIONS
             )
         )
     if not all(part.is_logged for _, part in parts):
-        found.append(Obstacle(name, "it is UNLOGGED: the WAL has no changes of it", f"ALTER TABLE {quoted} SET LOGGED"))
-    found += _identity_obstacles(connection, relation, columns, parts)
+        found.append(
+            Hindrance(name, "it is UNLOGGED: its changes are not in the WAL", f"ALTER TABLE {quoted} SET LOGGED")
+        )
+    found += _identity_hindrances(connection, relation, columns, parts)
     generated = [c for c in relation.columns if c.generated]
     captured = {c.name for c in columns}
     has_published = connection.info.server_version >= _GENERATED_SINCE
     for column in generated:
         if column.generated == "s" and not has_published and column.name in captured:
             found.append(
-                Obstacle(
+                Hindrance(
                     name,
                     f"the WAL of this server has no generated columns such as {column.name}",
                     "leave the column out of the queries, or use PostgreSQL 18",
@@ -200,18 +202,18 @@ def _obstacles(
         if column.generated == "v" and any(part.is_full for _, part in parts):
             # once published, the application's own UPDATE and DELETE would fail
             found.append(
-                Obstacle(
+                Hindrance(
                     name,
-                    f"it has REPLICA IDENTITY FULL and the virtual column {column.name}, and cannot be published so",
+                    f"it has REPLICA IDENTITY FULL and the virtual column {column.name}, so it cannot be published",
                     f"ALTER TABLE {quoted} REPLICA IDENTITY DEFAULT",
                 )
             )
     return found
 
 
-def _identity_obstacles(
+def _identity_hindrances(
     connection: Connection, relation: Relation, columns: Sequence[MirrorColumn], parts: Sequence[tuple[Leaf, _Identity]]
-) -> list[Obstacle]:
+) -> list[Hindrance]:
     name = relation.qualified
     keys = {part.key for _, part in parts if not part.is_full}
     if () in keys:  # once published, the application's own UPDATE and DELETE would fail
@@ -221,19 +223,19 @@ def _identity_obstacles(
             if not part.is_full and not part.key
         ]
         return [
-            Obstacle(
+            Hindrance(
                 name,
                 "the WAL does not say which row was changed: no key, and not REPLICA IDENTITY FULL",
                 "; ".join(s.as_string(connection) for s in statements),
             )
         ]
     if len(keys) > 1:
-        return [Obstacle(name, "its partitions have different keys", "give them one REPLICA IDENTITY")]
+        return [Hindrance(name, "its partitions have different keys", "give them the same REPLICA IDENTITY")]
     captured = {c.name for c in columns}
     absent = [column for key in keys for column in key if column not in captured]
     if absent:
         return [
-            Obstacle(
+            Hindrance(
                 name,
                 f"the key's column {absent[0]} is not captured, so old rows cannot be found",
                 "use the column in a query, or set REPLICA IDENTITY FULL",

@@ -1,4 +1,4 @@
-"""The changes of a table with REPLICA IDENTITY FULL, whose old rows are in the WAL as a whole."""
+"""The changes of a table with REPLICA IDENTITY FULL, whose whole old rows are in the WAL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DECODED_AT_ONCE = 50_000
 
 
 class NoWholeRowError(Exception):
-    """An old row of a table came without all its columns."""
+    """The WAL has an old row of a table without all its columns."""
 
     def __init__(self, table: WalTable) -> None:
         super().__init__(table.name)
@@ -33,14 +33,14 @@ class ExactCollector:
         self._decoded: list[pa.Table] = []
         self._truncated = False
         self.held = 0
-        """About how many bytes it takes."""
+        """About how many bytes the changes take."""
 
     def insert(self, new: Row) -> None:
-        """A row came."""
+        """Add an INSERT."""
         self._add(new, 1)
 
     def update(self, old: Row | None, is_old_whole: bool, new: Row) -> None:
-        """A row became another one."""
+        """Add an UPDATE."""
         if old is None or not is_old_whole:
             raise self._no_whole_row()
         self._add(old, -1)
@@ -49,15 +49,15 @@ class ExactCollector:
         self._add(new, 1)
 
     def delete(self, old: Row) -> None:
-        """A row went."""
+        """Add a DELETE."""
         self._add(old, -1)
 
     def delete_by_key(self) -> None:
-        """A row went of which only the key is known."""
+        """Refuse a DELETE for which only the key is known."""
         raise self._no_whole_row()
 
     def truncate(self) -> None:
-        """All rows went."""
+        """Add a TRUNCATE."""
         self._rows, self._weights, self._decoded = [], [], []
         self._truncated, self.held = True, 0
 

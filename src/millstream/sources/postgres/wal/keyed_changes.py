@@ -1,7 +1,7 @@
-"""The changes of a table of which the WAL names old rows by their key only: completed from the mirror.
+"""The changes of a table whose old rows the WAL identifies by their key only, completed from the mirror.
 
-What the mirror needs to know is which keys were touched, and what rows they have at the end. A value that lies outside
-its row (TOAST) and was not touched is in no message; it is a gap, to be filled from the mirror's row it comes from.
+The mirror needs to know which keys were touched, and which rows they have at the end. A value that is stored outside
+its row (TOAST) and was not changed is in no message; it is a gap, which is filled from the mirror's row.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class KeyedTableChanges:
-    """The net effect of some transactions on a table with a key: the rows of `keys` go, `rows` come.
+    """The net effect of some transactions on a table with a key: the rows with `keys` are removed, `rows` are added.
 
     Args:
         name: the table's, for messages.
         rows: the newest row of each key that has one, in the captured columns; NULL in the place of a gap.
-        gaps: what is to be filled before the rows are used.
-        keys: the key of every row that was there, came or went; not every one is in the mirror, and two may be equal.
+        gaps: what must be filled before the rows are used.
+        keys: those of all rows that were inserted, updated or deleted; not all are in the mirror, and two may be equal.
         existing: how many of them the mirror has, if nothing was missed.
-        truncated: the mirror's rows all go, and no row of it is needed.
+        truncated: all rows of the mirror are removed, and none is needed.
     """
 
     name: str
@@ -67,7 +67,7 @@ def complete(changes: KeyedTableChanges, old_rows: pa.Table) -> TableChanges:
     if old_rows.num_rows != changes.existing:
         raise MillstreamError(
             Code.CAPTURE_LOST,
-            f"{changes.name} changed {changes.existing} rows of which its mirror has {old_rows.num_rows}",
+            f"the WAL changes {changes.existing} rows of {changes.name}, of which the mirror has {old_rows.num_rows}",
             hint="the table is read again at the next refresh",
         )
     going = exactly(old_rows.select(coming.column_names), coming.schema)
@@ -87,7 +87,7 @@ def _filled(changes: KeyedTableChanges, old_rows: pa.Table) -> pa.Table:
         if place is None:
             raise MillstreamError(
                 Code.CAPTURE_LOST,
-                f"{changes.name} kept a value of a row that its mirror does not have",
+                f"the WAL omits an unchanged value of a row of {changes.name} that the mirror does not have",
                 hint="the table is read again at the next refresh",
             )
         source[gap.row] = place
@@ -120,25 +120,25 @@ class _Image:
 
 
 class KeyedCollector:
-    """Folds changes into their net effect per key; keys are compared as texts, which the WAL repeats to the letter."""
+    """Folds changes into their net effect per key; keys are compared as texts, which are identical in the WAL."""
 
     def __init__(self, table: WalTable) -> None:
         self._table = table
         self._places = [[c.name for c in table.columns].index(name) for name in table.key]
         self._images: dict[tuple[Value, ...], _Image] = {}
-        self._touched: dict[tuple[Value, ...], bool] = {}  # to whether the row was there before
+        self._touched: dict[tuple[Value, ...], bool] = {}  # whether the row existed before
         self._truncated = False
         self.held = 0
-        """About how many bytes it takes."""
+        """About how many bytes the changes take."""
 
     def insert(self, new: Row) -> None:
-        """A row came."""
+        """Add an INSERT."""
         self._put(self._key(new), _Image(list(new), None))
 
     def update(self, old: Row | None, is_old_whole: bool, new: Row) -> None:
-        """A row became another one, perhaps of another key."""
+        """Add an UPDATE, which may change the key."""
         values = list(new)
-        if old is not None:  # a long key may itself lie outside the row
+        if old is not None:  # a long key may itself be stored outside the row
             for place in range(len(values)) if is_old_whole else self._places:
                 if values[place] is UNCHANGED:
                     values[place] = old[place]
@@ -154,11 +154,11 @@ class KeyedCollector:
         self._put(key, _Image(values, origin if has_gap else None))
 
     def delete(self, old: Row) -> None:
-        """A row went."""
+        """Add a DELETE."""
         self._take(self._key(old))
 
     def truncate(self) -> None:
-        """All rows went."""
+        """Add a TRUNCATE."""
         self._images.clear()
         self._touched.clear()
         self._truncated, self.held = True, 0
@@ -213,13 +213,13 @@ class KeyedCollector:
         self._touched[key] = was_there
 
     def _take(self, key: tuple[Value, ...]) -> _Image | None:
-        """The newest row of a key, which it no longer has; None where that is still the mirror's."""
+        """Remove and return the newest row of a key; None if that is still the mirror's."""
         image = self._images.pop(key, None)
         if image is None:
             if self._truncated or key in self._touched:
                 raise MillstreamError(
                     Code.CAPTURE_LOST,
-                    f"the WAL changes a row of {self._table.name} that is gone by then",
+                    f"the WAL changes a row of {self._table.name} that no longer exists",
                     hint="the table is read again at the next refresh",
                 )
             self._touch(key, was_there=True)

@@ -1,4 +1,4 @@
-"""Places in a server's WAL: numbers here, `1A/2B3C4D` as the server prints them."""
+"""Log sequence numbers, the places in a server's WAL: integers here, `1A/2B3C4D` as the server prints them."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""A database's way from triggers to its WAL and back, as steps of its ticks; all its tables go together.
+"""Mode switches of a database, from triggers to its WAL and back: each tick takes a step, for all tables together.
 
-Both ways of capture count the same transactions as read: those that the position's snapshot sees. So nothing has to be
-read twice and sorted out, and a switch is a change of the reader between two ticks:
+Both capture modes count the same transactions as read: those that the position's snapshot sees. So nothing has to be
+read twice and deduplicated, and a switch is a change of the reader between two ticks:
 
-- To the WAL: publish the tables, make a slot, and wait until the transactions have ended that were running when the
+- To the WAL: publish the tables, create a slot, and wait until the transactions have ended that were running when the
   slot was complete. From then on the slot has everything that a tick's snapshot does not see. The first tick whose
   snapshot has outlived them reads the last changes from the buffers; the next one reads the slot. The triggers can be
   dropped later.
 - Back: install the triggers, which waits for all writers. A tick whose snapshot was taken after that reads the last
   changes from the slot; the next one reads the buffers. Then the slot can be dropped.
 
-Each step can be taken by another process than the one before, and again after a crash.
+Each step can run in another process than the one before, and again after a crash.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from millstream.sources.postgres.server.pg_snapshot import PgSnapshot
 from millstream.sources.postgres.server.relations import Relation
 from millstream.sources.postgres.values.types import MirrorColumn
 from millstream.sources.postgres.wal.eligibility import (
-    Obstacle,
+    Hindrance,
     WalTable,
     ineligible_error,
-    nested_obstacle,
-    server_obstacles,
+    nested_hindrance,
+    server_hindrances,
     wal_tables,
 )
 from millstream.sources.postgres.wal.publication import (
@@ -64,15 +64,15 @@ class WalReadiness:
 
     Args:
         tables: those that can.
-        obstacles: what keeps the others, or all; only an administrator of the database can clear them.
-        unpublished: what the publication still lacks, and we may add; what we may not is an obstacle.
-        published: a fingerprint of what publishes each table, by capture; another one means that changes may be lost.
-        unread: the captures whose changes the publication does not give as theirs, for any reason.
+        hindrances: those of the others, or of all; only an administrator of the database can remove them.
+        unpublished: what the publication still lacks, and we may add; what we may not add is a hindrance.
+        published: a fingerprint of how each table is published, by capture; if it differs, changes may be lost.
+        unread: the captures whose changes the publication does not report as their own, for any reason.
     """
 
     tables: tuple[WalTable, ...]
-    obstacles: tuple[Obstacle, ...]
-    unpublished: tuple[Obstacle, ...]
+    hindrances: tuple[Hindrance, ...]
+    unpublished: tuple[Hindrance, ...]
     published: dict[str, str]
     unread: frozenset[str] = frozenset()
 
@@ -85,21 +85,21 @@ def check_readiness(connection: Connection, slot: Slot, captured: Sequence[Captu
     missing = [c.relation for c in captured if c.relation.oid in published.missing and c.relation.oid not in inside]
     statements = publication_sql(connection, slot.publication, missing) if missing else []
     remedy = "; ".join(s.as_string(connection) for s in statements)
-    unpublished = [Obstacle(r.qualified, published.missing[r.oid], remedy) for r in missing]
-    obstacles = [*server_obstacles(connection, slot.name), *unfit]
-    obstacles += [
-        nested_obstacle(c.relation.qualified, inside[c.relation.oid]) for c in captured if c.relation.oid in inside
+    unpublished = [Hindrance(r.qualified, published.missing[r.oid], remedy) for r in missing]
+    hindrances = [*server_hindrances(connection, slot.name), *unfit]
+    hindrances += [
+        nested_hindrance(c.relation.qualified, inside[c.relation.oid]) for c in captured if c.relation.oid in inside
     ]
     if unpublished and not may_publish(connection, slot.publication, [c.relation for c in captured]):
-        obstacles += unpublished
+        hindrances += unpublished
         unpublished = []
     fingerprints = {c.id: published.fingerprints[c.relation.oid] for c in captured}
     unread = frozenset(c.id for c in captured if c.relation.oid in published.missing)
-    return WalReadiness(tables, tuple(obstacles), tuple(unpublished), fingerprints, unread)
+    return WalReadiness(tables, tuple(hindrances), tuple(unpublished), fingerprints, unread)
 
 
 class Step(StrEnum):
-    """What a tick does about the way of capture, before it reads changes."""
+    """What a tick does about the capture mode, before it reads changes."""
 
     STAY = "STAY"
     BEGIN = "BEGIN"
@@ -109,17 +109,17 @@ class Step(StrEnum):
 
 
 def next_step(cdc: str, mode: str, found: WalReadiness) -> Step:
-    """What to do, from what is wanted (`auto`, `trigger`, `wal`), what is, and what stands in the way.
+    """What to do, given what is wanted (`auto`, `trigger`, `wal`), the present mode and the hindrances.
 
     Args:
-        mode: `TRIGGER`, `TRANSITIONING` or `WAL`; in the last, `check_published` comes first.
+        mode: `TRIGGER`, `TRANSITIONING` or `WAL`; in the last, call `check_published` first.
 
     Raises:
         MillstreamError: DATABASE_UNFIT for `wal`, naming all that is missing.
     """
-    hindered = bool(found.obstacles)
+    hindered = bool(found.hindrances)
     if cdc == "wal" and hindered:
-        raise ineligible_error(found.obstacles)
+        raise ineligible_error(found.hindrances)
     wants_wal = cdc in ("auto", "wal")
     match mode:
         case "TRIGGER":
@@ -132,11 +132,11 @@ def next_step(cdc: str, mode: str, found: WalReadiness) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A move to the WAL that was begun; the catalog holds it before anything is made on the server.
+    """A mode switch to the WAL that has begun; the catalog holds it before anything is created on the server.
 
     Args:
-        published: fingerprints of what publishes the tables, by capture.
-        began: a snapshot taken before the slot was begun.
+        published: fingerprints of how the tables are published, by capture.
+        began: a snapshot taken before the creation of the slot began.
         complete: a snapshot taken when the slot was complete; None before.
     """
 
@@ -148,7 +148,7 @@ class Transition:
 
     @classmethod
     def load(cls, stored: Mapping[str, Any]) -> Transition:
-        """From what the catalog holds."""
+        """The transition that the catalog holds."""
         complete = stored.get("complete")
         return cls(
             Slot(stored["slot"], stored["publication"]),
@@ -175,7 +175,7 @@ class Transition:
 
 
 def begin(connection: Connection, slot: Slot, captured: Sequence[CapturedTable], now: datetime) -> Transition:
-    """Publish the tables, and take away a slot that an earlier attempt left; the slot itself is `advance`'s.
+    """Publish the tables, and drop a slot that an earlier attempt has left; `advance` creates the new one.
 
     Raises:
         MillstreamError: PRIVILEGE_MISSING with the statements for the tables' owner; LOCK_TIMEOUT.
@@ -188,7 +188,7 @@ def begin(connection: Connection, slot: Slot, captured: Sequence[CapturedTable],
 
 @dataclass(slots=True)
 class OngoingTransition:
-    """A transition, and the slot that this process is making for it, if it is."""
+    """A transition, and the slot that this process is creating for it, if any."""
 
     transition: Transition
     creation: SlotCreation | None = None
@@ -196,10 +196,10 @@ class OngoingTransition:
     def advance(
         self, address: Address, connection: Connection, now: datetime, timeout_seconds: float, wait_seconds: float = 0.5
     ) -> bool:
-        """Go on making the slot, waiting a little; whether `transition` has changed, and is to be recorded.
+        """Continue to create the slot, waiting a little; returns whether `transition` has changed and must be recorded.
 
         Raises:
-            MillstreamError: LOCK_TIMEOUT when the time is over, or what keeps the slot from being made: then `abandon`.
+            MillstreamError: LOCK_TIMEOUT when the time is up, or why the slot cannot be created; then call `abandon`.
         """
         if self.transition.seconds_left(now, timeout_seconds) <= 0:
             raise slot_timeout(self.transition.slot.name)
@@ -215,15 +215,15 @@ class OngoingTransition:
         if self.creation is not None or state is None or not state.is_ready:
             return has_begun
         if has_new_definitions(connection, self.transition.began):
-            drop_slot(connection, name)  # and again, at the next tick
+            drop_slot(connection, name)  # the next tick creates it again
             return has_begun
         self.transition = replace(self.transition, complete=current_snapshot(connection))
         return True
 
     def _poll(self, address: Address, now: datetime, timeout_seconds: float, wait_seconds: float) -> bool:
-        """Whether there is a slot to check, having waited for it a little.
+        """Wait a little for the slot; returns whether there is one to check.
 
-        A connection that is refused or lost is no reason to stop: a later tick begins the slot again.
+        A connection that is refused or lost does not end the switch: a later tick begins the slot again.
         """
         try:
             if self.creation is None:
@@ -240,7 +240,7 @@ class OngoingTransition:
         return True
 
     def abandon(self, connection: Connection) -> None:
-        """Take back what was made; the triggers were never touched.
+        """Drop what was created; the triggers were never touched.
 
         Raises:
             MillstreamError: LOCK_TIMEOUT, PRIVILEGE_MISSING if the slot cannot be dropped yet.
@@ -256,20 +256,20 @@ def wal_start_position(
 ) -> WalPosition | None:
     """The position from which the slot is read, if a tick that ends at `snapshot` can be the last one by triggers.
 
-    All that the WAL depends on is checked once more, in the tick's own transaction: what is changed later waits for
-    locks that the snapshot's transactions have given back.
+    Everything that reading the WAL depends on is checked once more, in the tick's own transaction: a later change of it
+    has to wait for locks that the snapshot's transactions have released.
 
     Args:
         connection: the tick's, in whose transaction the snapshot was taken.
 
     Raises:
-        MillstreamError: what has come into the way in the meantime: then `abandon`.
+        MillstreamError: what has come to hinder the switch; then call `abandon`.
     """
     if transition.complete is None or not snapshot.has_outlived(transition.complete):
         return None
     found = check_readiness(connection, transition.slot, captured)
-    if found.obstacles or found.unpublished:
-        raise ineligible_error((*found.obstacles, *found.unpublished))
+    if found.hindrances or found.unpublished:
+        raise ineligible_error((*found.hindrances, *found.unpublished))
     check_published(transition.slot, transition.published, found)
     state = slot_state(connection, transition.slot.name)
     if state is None or state.confirmed_flush_lsn is None:
@@ -279,7 +279,7 @@ def wal_start_position(
 
 
 def check_published(slot: Slot, known: Mapping[str, str], found: WalReadiness) -> None:
-    """To be asked at each tick by the WAL, before it reads: what left the publication has left no trace in the WAL.
+    """Check, before a tick reads the WAL, that the publication is the same: what left it leaves no trace in the WAL.
 
     Raises:
         MillstreamError: CAPTURE_LOST.
@@ -300,10 +300,10 @@ def may_return_to_triggers(position: WalPosition, installed: PgSnapshot) -> bool
 
 
 def drop_slot_and_publication(connection: Connection, slot: Slot, wait_seconds: float = 5.0) -> str | None:
-    """Drop a slot and its publication; gives the statement for the owner where another role owns the publication.
+    """Drop a slot and its publication; returns the statement for the owner if another role owns the publication.
 
     Raises:
-        MillstreamError: LOCK_TIMEOUT while somebody reads the slot.
+        MillstreamError: LOCK_TIMEOUT while another session reads the slot.
     """
     drop_slot(connection, slot.name, wait_seconds)
     if drop_publication(connection, slot.publication):

@@ -1,6 +1,6 @@
-"""The messages of PostgreSQL's own output plugin, `pgoutput`, protocols 1 and 2 without streaming, read from bytes.
+"""Parses the messages of PostgreSQL's own output plugin, `pgoutput`, protocols 1 and 2 without streaming.
 
-Values are texts as the server's output functions write them; what they mean is `decode`'s business.
+Values are texts as the server's output functions write them; `decode` converts them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millstream.errors import Code, MillstreamError
 
 
 class Unchanged(Enum):
-    """A value that lies outside the row (TOAST) and was not touched, so that the WAL does not repeat it."""
+    """A value that is stored outside the row (TOAST) and was not changed, so that the WAL does not repeat it."""
 
     UNCHANGED = "unchanged"
 
@@ -37,7 +37,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """It ends; `end_lsn` is where the next record may start."""
+    """The transaction ends; `end_lsn` is where the next record may start."""
 
     commit_lsn: int
     end_lsn: int
@@ -64,7 +64,7 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class RelationMessage:
-    """What a table looks like from here on."""
+    """The columns of a table from here on."""
 
     oid: int
     schema: str
@@ -106,7 +106,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A row is gone; `old` is the whole of it, or has only the key's columns."""
+    """A row was deleted; `old` is the whole row, or has only the key's columns."""
 
     oid: int
     old: Row
@@ -115,7 +115,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Tables were emptied."""
+    """Tables were truncated."""
 
     oids: tuple[int, ...]
     is_cascade: bool
@@ -124,7 +124,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What somebody wrote by `pg_logical_emit_message`."""
+    """A message that was written by `pg_logical_emit_message`."""
 
     is_transactional: bool
     lsn: int
@@ -147,14 +147,14 @@ _N, _U, _T, _OLD, _KEY, _NEW = b"nutOKN"
 
 
 class _Malformed(Exception):
-    """The bytes are no message."""
+    """The bytes are not a message."""
 
 
 def parse(data: bytes) -> Message:
-    """One message.
+    """Parse one message.
 
     Raises:
-        MillstreamError: DATABASE_UNFIT for bytes that are no message of these protocols.
+        MillstreamError: DATABASE_UNFIT for bytes that are not a message of these protocols.
     """
     try:
         message, end = _PARSERS[data[0]](data)
@@ -163,7 +163,7 @@ def parse(data: bytes) -> Message:
     except (_Malformed, KeyError, IndexError, struct.error, ValueError, OverflowError) as e:
         raise MillstreamError(
             Code.DATABASE_UNFIT,
-            f"the server's WAL has a message that cannot be understood: {data[:40]!r} ({len(data)} bytes)",
+            f"the server's WAL has a message that cannot be parsed: {data[:40]!r} ({len(data)} bytes)",
             hint="ATTACH POSTGRES '<its address>' AS <its name> CDC 'trigger' captures it by triggers instead; "
             "report this as a bug",
         ) from e
@@ -238,7 +238,7 @@ def _delete(data: bytes) -> tuple[Message, int]:
 def _truncate(data: bytes) -> tuple[Message, int]:
     count, options = _TRUNCATE.unpack_from(data, 1)
     at = 1 + _TRUNCATE.size
-    if at + 4 * count != len(data):  # before a count of four thousand millions makes a tuple of that size
+    if at + 4 * count != len(data):  # else a count of four billion would make a tuple of that size
         raise _Malformed
     oids = struct.unpack_from(f"!{count}I", data, at)
     return Truncate(oids, bool(options & 1), bool(options & 2)), len(data)

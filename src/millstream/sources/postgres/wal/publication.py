@@ -1,7 +1,7 @@
 """The publication of the tables that a slot is read for: created, checked, and left to the owner where we lack rights.
 
 A table that leaves a publication, or a publication that is dropped, silently loses changes (PostgreSQL 18 only
-warns). So what publishes a table has a fingerprint, which must be the same at each reading.
+warns). So how a table is published has a fingerprint, which must be the same at each read.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Published:
     """How a publication publishes some tables.
 
     Args:
-        missing: why it does not publish one of them fully, by oid; they must all be published before a slot is made.
-        fingerprints: by oid; another one at a later time means that changes in between may be missing.
+        missing: why it does not publish one of them fully, by oid; all must be published before a slot is created.
+        fingerprints: by oid; if one differs later, changes in between may be missing.
     """
 
     missing: dict[int, str]
@@ -63,7 +63,7 @@ JOIN pg_class t ON t.oid = a.relid JOIN pg_namespace n ON n.oid = t.relnamespace
 WHERE c.oid = ANY(%(oids)s) AND c.relispartition AND t.oid <> c.oid AND (t.oid = ANY(%(oids)s)
   OR (n.nspname, t.relname) IN (SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %(name)s))
 """
-_ANY_ROWS = "SET LOCAL row_security = on"  # none are read: a policy need not keep us from locking the table
+_ANY_ROWS = "SET LOCAL row_security = on"  # no rows are read, so a policy must not keep us from locking the table
 _SCHEMAS = "SELECT pnnspid::bigint, oid::bigint FROM pg_publication_namespace WHERE pnpubid = %s"
 
 
@@ -89,9 +89,9 @@ def read_published(connection: Connection, name: str, wanted: Sequence[tuple[Rel
 
 
 def nested(connection: Connection, name: str, oids: Sequence[int]) -> dict[int, str]:
-    """Partitions among some tables whose changes come as those of a table above, by oid; and which one that is.
+    """The partitions among some tables whose changes are reported as those of a table above, by oid, and that table.
 
-    They do as soon as that one is published, which it is already, or is to be, being one of the tables too.
+    This is so if the table above is published already, or will be because it is one of the tables.
     """
     return dict(connection.execute(_NESTED, {"oids": list(oids), "name": name}).fetchall())
 
@@ -116,7 +116,7 @@ def ensure_published(
     """Publish what is not published yet.
 
     Args:
-        settings: how long locks are waited for.
+        settings: how long to wait for locks.
 
     Raises:
         MillstreamError: PRIVILEGE_MISSING with the statements for the tables' owner; LOCK_TIMEOUT.
@@ -146,7 +146,7 @@ def ensure_published(
 
 
 def publication_sql(connection: Connection, name: str, relations: Sequence[Relation]) -> list[sql.Composed]:
-    """The statements that publish some tables; who runs them must own the tables and may CREATE in the database."""
+    """The statements that publish some tables, for a role that owns the tables and has CREATE on the database."""
     publication = sql.Identifier(name)
     options = [sql.SQL("publish_via_partition_root = true")]
     if connection.info.server_version >= _GENERATED_SINCE:
@@ -233,12 +233,12 @@ def publication_owner(connection: Connection, name: str) -> str | None:
 
 
 def drop_statement(name: str) -> sql.Composed:
-    """What the owner of a publication runs to drop it."""
+    """The statement with which the owner of a publication drops it."""
     return sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(name))
 
 
 def drop_publication(connection: Connection, name: str, settings: BufferSettings | None = None) -> bool:
-    """Drop a publication if it is ours; whether it is gone.
+    """Drop a publication if it is ours; returns whether it is gone.
 
     Raises:
         MillstreamError: LOCK_TIMEOUT.

@@ -1,4 +1,4 @@
-"""Reads a slot, as the changes of each captured table."""
+"""Reads the changes of each captured table from a slot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from millstream.sources.postgres.wal.slot import Slot, bounded_end, check_slot, 
 from millstream.sources.postgres.wal.wal_position import WalPosition
 
 CATCH_UP_BYTES = 256 << 20
-"""A reader that is further behind takes pieces of `CATCH_UP_CHANGES`, so that its memory does not depend on the lag."""
+"""A reader that is further behind reads pieces of `CATCH_UP_CHANGES`, so that its memory does not depend on the lag."""
 CATCH_UP_CHANGES = 500_000
 
 Collector: TypeAlias = "ExactCollector | KeyedCollector"
@@ -45,9 +45,9 @@ class WalBatch:
     """The changes between two positions.
 
     Args:
-        changes: of each capture that has changes and whose columns are as they were.
-        altered: why the changes of a capture cannot be read: its columns are others from some transaction on, or it
-            had a value that no mirror can hold, or there are too many.
+        changes: those of each capture that has any and whose columns are unchanged.
+        altered: why the changes of a capture cannot be read: its columns differ from some transaction on, or it had a
+            value that no mirror can hold, or there are too many.
         position: the new one, with the place up to which the slot can be advanced once the changes are durable.
         transactions: how many there were.
     """
@@ -65,14 +65,14 @@ def next_position(
     snapshot: PgSnapshot,
     catch_up: tuple[int, int] = (CATCH_UP_BYTES, CATCH_UP_CHANGES),
 ) -> WalPosition:
-    """Where the next reading ends: at `snapshot`, or earlier if that is too far at once; all before it is durable.
+    """Where the next read ends: at `snapshot`, or earlier if that is too much at once; all before it is durable.
 
-    The caller may store it before it reads: `read_wal` gives the same for it, then and after a crash.
+    The caller may store it before it reads: `read_wal` returns the same for it, even after a crash.
 
     Args:
         connection: not the one whose transaction has the snapshot.
         snapshot: of an open transaction, in which the tables were checked.
-        catch_up: bytes of WAL, changes.
+        catch_up: the bytes of WAL above which pieces are read, and the changes in a piece.
 
     Raises:
         MillstreamError: CAPTURE_LOST.
@@ -102,9 +102,9 @@ def read_wal(
     while True:
         reader = WalReader(tables, old, new, keyed)
         try:
-            with closing(peek(connection, slot, upto)) as data:  # left half-way, it would block the connection
+            with closing(peek(connection, slot, upto)) as data:  # left unfinished, it would block the connection
                 reader.read(map(parse, data))
-        except NoWholeRowError as e:  # FULL only since: read all again by the key, which the mirror completes
+        except NoWholeRowError as e:  # it was not FULL yet: read all again by key, and complete it from the mirror
             keyed.add(e.table_id)
             continue
         reached = min(upto, reader.first_unread) if is_by_snapshot else new.lsn
@@ -129,7 +129,7 @@ class WalReader:
     """Takes messages in their order, and keeps the changes between two positions.
 
     Args:
-        keyed: captures to be read by their keys although they should not need it.
+        keyed: captures to read by their keys although their tables are FULL now.
         first_unread: where the first transaction commits that is not part of the new position.
     """
 
@@ -198,7 +198,7 @@ class WalReader:
             self._give_up(largest, CaptureReason.TOO_MUCH)
 
     def _give_up(self, capture_id: str, reason: str) -> None:
-        """Keep nothing of a capture's changes."""
+        """Discard all changes of a capture."""
         self.altered.setdefault(capture_id, reason)
         del self._collectors[capture_id]
         self._routes |= {t.oid: (capture_id, reason) for t in self.tables if t.id == capture_id}
@@ -218,9 +218,9 @@ class WalReader:
         return None
 
     def _relate(self, by_oid: Mapping[int, WalTable], message: RelationMessage) -> None:
-        """The WAL names a partition right after the parent that its changes are given as.
+        """The WAL names a partition right after the parent that its changes are reported as.
 
-        A partition that no longer belongs to it has left with its rows, which the WAL does not show.
+        A partition that no longer belongs to the parent has taken its rows with it, which the WAL does not show.
         """
         table, parent = by_oid.get(message.oid), self._parent
         self._parent = table if table is not None and table.leaves else None

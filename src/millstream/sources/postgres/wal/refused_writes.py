@@ -1,7 +1,7 @@
 """Published tables whose UPDATE and DELETE PostgreSQL refuses: nothing identifies their old rows for subscribers.
 
-A table's owner makes it so after it was published, by REPLICA IDENTITY NOTHING, or by dropping the key that identified
-rows. The application's own statements then fail as long as the table is published.
+A table's owner causes this after the table was published, by REPLICA IDENTITY NOTHING, or by dropping the key that
+identified rows. The application's own statements then fail as long as the table is published.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from millstream.postgres.connection import Connection
 from millstream.postgres.driver import sql
 
-# PostgreSQL's own rule (CheckCmdReplicaIdentity), read from the catalogs alone: it waits for no lock. A
-# partitioned table is refused where one of its partitions is.
+# PostgreSQL's own rule (CheckCmdReplicaIdentity), applied to the catalogs alone: it waits for no lock. A
+# partitioned table is refused if one of its partitions is.
 _REFUSED = """
 WITH RECURSIVE ours AS (
   SELECT p.oid, p.pubname, p.puballtables, to_jsonb(p) ->> 'pubgencols' = 'n' AS omits_generated
@@ -54,7 +54,7 @@ class RefusedWrites:
     """A published table that the application cannot update.
 
     Args:
-        is_member: whether the publication names the table, and does not have it with its schema or with all tables.
+        is_member: whether the publication names the table itself, not its schema or all tables.
     """
 
     publication: str
@@ -69,7 +69,7 @@ class RefusedWrites:
         return f"{self.schema}.{self.table}"
 
     def remedy(self, connection: Connection) -> str:
-        """What an owner can run."""
+        """The statement with which an owner can fix it."""
         table = sql.Identifier(self.schema, self.table)
         if self.is_member:
             statement = sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(self.publication), table)
@@ -82,8 +82,8 @@ def refused_writes(connection: Connection, names: Collection[str], oids: Collect
     """The tables of some publications whose UPDATE and DELETE fail.
 
     Args:
-        names: of the publications; one that is not there publishes nothing.
-        oids: tables to check where a publication names none.
+        names: of the publications; one that does not exist publishes nothing.
+        oids: tables to check where a publication does not name its tables.
     """
     in_schema = _IN_SCHEMA if connection.info.server_version >= _SCHEMAS_SINCE else ""
     query = sql.SQL(_REFUSED).format(in_schema=sql.SQL(in_schema))

@@ -1,4 +1,4 @@
-"""A replication slot: read without consuming, advanced, watched and dropped."""
+"""A replication slot: reading without consuming, advancing, monitoring and dropping it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def slot_of(lake: str, database: str) -> Slot:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """A row of pg_replication_slots; None for what a server's version does not know."""
+    """A row of pg_replication_slots; None for what a server's version does not have."""
 
     plugin: str | None
     database: str | None
@@ -64,12 +64,12 @@ class SlotState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is complete: before that it has no place, or its creator still uses it."""
+        """Whether it is complete: until then it has no confirmed place, or its creator still uses it."""
         return self.confirmed_flush_lsn is not None and not self.active
 
 
 def slot_state(connection: Connection, name: str) -> SlotState | None:
-    """What the server says of a slot; None if there is none."""
+    """The state of a slot; None if it does not exist."""
     row = connection.execute(
         "SELECT to_jsonb(s), pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint,"
         " pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint"
@@ -96,7 +96,7 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
 
 
 def check_slot(connection: Connection, slot: Slot, read_to: int) -> SlotState:
-    """The state of a slot that still has all that comes after `read_to`.
+    """Check that a slot still has everything after `read_to`, and return its state.
 
     Raises:
         MillstreamError: CAPTURE_LOST with the reason.
@@ -107,17 +107,17 @@ def check_slot(connection: Connection, slot: Slot, read_to: int) -> SlotState:
     if state.is_lost:
         raise slot_lost(slot, f"the slot was invalidated ({state.invalidation_reason or 'wal_removed'})")
     if state.plugin != PLUGIN or state.database != connection.info.dbname:
-        raise slot_lost(slot, f"a slot of that name reads {state.database} by {state.plugin}")
+        raise slot_lost(slot, f"a slot of that name reads {state.database} with the plugin {state.plugin}")
     if state.confirmed_flush_lsn is not None and state.confirmed_flush_lsn > read_to:
-        raise slot_lost(slot, f"the slot was advanced to {print_lsn(state.confirmed_flush_lsn)} by somebody else")
+        raise slot_lost(slot, f"the slot was advanced to {print_lsn(state.confirmed_flush_lsn)} by another reader")
     return state
 
 
 def drop_slot(connection: Connection, name: str, wait_seconds: float = 5.0) -> bool:
-    """Drop a slot, waiting a little for a reader to leave it; whether there was one.
+    """Drop a slot, waiting a little for a reader to finish; returns whether the slot existed.
 
     Raises:
-        MillstreamError: LOCK_TIMEOUT while somebody reads it, PRIVILEGE_MISSING.
+        MillstreamError: LOCK_TIMEOUT while another session reads it, PRIVILEGE_MISSING.
     """
     deadline = time.monotonic() + wait_seconds
     while True:
@@ -136,12 +136,12 @@ def drop_slot(connection: Connection, name: str, wait_seconds: float = 5.0) -> b
 
 
 def peek(connection: Connection, slot: Slot, upto: int) -> Generator[bytes, None, None]:
-    """The messages of all transactions whose commit starts before `upto`, perhaps of some later ones, in commit order.
+    """The messages of all transactions whose commit starts before `upto`, and perhaps of later ones, in commit order.
 
-    Nothing is consumed. The server holds the batch in a file of its own, this side only one row of it.
+    Nothing is consumed. The server keeps the result in a file of its own; the client holds one row at a time.
 
     Raises:
-        MillstreamError: CAPTURE_LOST, PRIVILEGE_MISSING, LOCK_TIMEOUT if somebody else reads the slot.
+        MillstreamError: CAPTURE_LOST, PRIVILEGE_MISSING, LOCK_TIMEOUT if another session reads the slot.
     """
     query = sql.SQL("COPY (SELECT data FROM {}) TO STDOUT (FORMAT binary)").format(_peeking(slot, upto, None))
     try:
@@ -153,7 +153,7 @@ def peek(connection: Connection, slot: Slot, upto: int) -> Generator[bytes, None
         raise slot_error(slot, e) from e
 
 
-# A 'B'egin holds the place of its commit; whether a snapshot sees a transaction is decided by the lower half of its id.
+# A 'B'egin holds the LSN of its commit; the lower half of a transaction's id decides whether a snapshot sees it.
 _BOUNDED_END = """
 SELECT count(*), max(lsn)::text, min(encode(substring(data FROM 2 FOR 8), 'hex')) FILTER (
   WHERE get_byte(data, 0) = 66
@@ -163,10 +163,10 @@ FROM {}
 
 
 def bounded_end(connection: Connection, slot: Slot, changes: int, snapshot: PgSnapshot) -> int | None:
-    """Where the transactions end that hold the next so many changes; None if there are fewer.
+    """Where the transactions end that hold the next `changes` changes; None if there are fewer.
 
     It is before the commit of any transaction that `snapshot` does not see: one may wait for a synchronous standby with
-    its commit in the WAL already, and to later snapshots it would seem not to have been read.
+    its commit in the WAL already, and later snapshots would count it as not read.
 
     Raises:
         MillstreamError: as `peek`.
@@ -203,11 +203,11 @@ def advance(connection: Connection, slot: Slot, lsn: int) -> None:
 
 
 def flush_wal(connection: Connection) -> int:
-    """Make all durable that a snapshot taken before this call sees, and say where the WAL's durable part ends.
+    """Make everything durable that a snapshot taken before this call sees; returns where the WAL's durable part ends.
 
-    A commit with synchronous_commit = off is seen before it is durable. A slot does not give it yet; and after a crash
-    of the server it never was, and its transaction id is used again: a position that counts it as read would skip
-    another transaction. So a snapshot may become a position only after this.
+    A commit with synchronous_commit = off is visible before it is durable. A slot does not return it yet; and a crash
+    of the server undoes it, and its transaction id is used again: a position that counts it as read would skip another
+    transaction. So a snapshot may become a position only after this call.
 
     Args:
         connection: one without an open transaction, unless `can_flush_within_transaction`.
@@ -217,7 +217,7 @@ def flush_wal(connection: Connection) -> int:
         return flushed
     if can_flush_within_transaction(connection):
         connection.execute("SELECT pg_logical_emit_message(false, %s, '', true)", [MESSAGE_PREFIX])
-    else:  # nobody else may come by: the server writes incomplete pages out for commits only
+    else:  # the server writes incomplete pages for commits only, and no other session may commit
         assert connection.info.transaction_status == pq.TransactionStatus.IDLE
         with connection.transaction():
             connection.execute("SET LOCAL synchronous_commit = local")
@@ -231,7 +231,7 @@ def can_flush_within_transaction(connection: Connection) -> bool:
 
 
 def slot_error(slot: Slot, error: psycopg.Error, address: Address | None = None) -> MillstreamError:
-    """What an error of the server means for a slot."""
+    """The coded error for an error of the server about a slot."""
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
     match error:
         case psycopg.errors.ObjectNotInPrerequisiteState() | psycopg.errors.UndefinedFile():
@@ -255,16 +255,16 @@ def slot_error(slot: Slot, error: psycopg.Error, address: Address | None = None)
 
 
 def slot_timeout(name: str) -> MillstreamError:
-    """A slot that was not complete in time."""
+    """The error for a slot that was not complete in time."""
     return MillstreamError(
         Code.LOCK_TIMEOUT,
-        f"the slot {name} could not be made in time: a slot waits for all open transactions to end",
+        f"the slot {name} could not be created in time: a slot waits for all open transactions to end",
         hint="end long transactions (pg_stat_activity, pg_prepared_xacts), or raise wal_transition_timeout",
     )
 
 
 def slot_lost(slot: Slot, reason: str) -> MillstreamError:
-    """A slot that can no longer give all changes."""
+    """The error for a slot that no longer has all changes."""
     return MillstreamError(
         Code.CAPTURE_LOST,
         f"changes are missing from the slot {slot.name}: {reason}",

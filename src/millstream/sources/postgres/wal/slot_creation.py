@@ -1,9 +1,9 @@
-"""Making a replication slot, which takes as long as transactions are open, without waiting for it.
+"""Creates a replication slot without blocking: the server waits until all open transactions have ended.
 
-No snapshot is exported: with which transactions the reading begins is decided by a later snapshot (see `wal_position`),
-of which one thing must be known: what it does not see, the slot has. That holds for a snapshot in which all
-transactions have ended that were running when the slot was complete. One of them may have written its commit before the
-place at which the slot begins, and still be running for others.
+No snapshot is exported: a later snapshot decides with which transactions reading begins (see `wal_position`). The slot
+must have everything that this snapshot does not see. That holds for a snapshot in which all transactions have ended
+that were running when the slot was complete. Such a transaction may have written its commit before the place at which
+the slot begins, and still be running for other sessions.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from millstream.sources.postgres.wal.slot import PLUGIN, Slot, drop_slot, slot_e
 
 _LEAVE_SECONDS = 5.0
 
-# Temporary tables are not in the WAL. Ids of transactions have 32 bits, and rows keep theirs when they are frozen, also
-# 2^31 transactions later and more: new is what is between `since` and now on the circle of ids. After 2^32 transactions
-# an old row may be there for a moment, too: that costs one more slot, as a new row does.
+# Temporary tables are not in the WAL. Transaction ids have 32 bits, and frozen rows keep theirs, even after 2^31
+# transactions and more: a row is new if its id lies between `since` and now on the circle of ids. After 2^32
+# transactions an old row's id may briefly lie there too: the slot is then created once more, as for a new row.
 _NEW_DEFINITIONS = """
 WITH since AS (
   SELECT %(since)s::bigint AS first, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - %(since)s AS transactions),
@@ -41,7 +41,7 @@ SELECT EXISTS (SELECT FROM since, defined WHERE (xmin::text::bigint - first) & 4
 
 
 class SlotCreation:
-    """A slot that is being made, which takes until all transactions have ended that run when it begins.
+    """A slot that is being created, which takes until all transactions have ended that were running at its start.
 
     Args:
         timeout_seconds: the server gives up after that time.
@@ -56,7 +56,7 @@ class SlotCreation:
             self._connection.execute(
                 sql.SQL("SET statement_timeout = {}").format(sql.Literal(max(1, round(timeout_seconds * 1000))))
             )
-            # a slot that standbys keep a copy of survives a failover; servers before 17 know none
+            # standbys keep a copy of such a slot, so it survives a failover; from PostgreSQL 17 on
             more = sql.SQL(", failover => true") if failover and self._connection.info.server_version >= 170_000 else ""
             query = sql.SQL("SELECT pg_create_logical_replication_slot({}, {}{})").format(
                 sql.Literal(name), sql.Literal(PLUGIN), more or sql.SQL("")
@@ -67,10 +67,10 @@ class SlotCreation:
             raise slot_error(Slot(name, name), e, self._address) from e
 
     def poll(self, wait_seconds: float = 0.0) -> bool:
-        """Whether it is made, waiting for it a little.
+        """Wait a little for the slot; returns whether it is complete.
 
         Raises:
-            MillstreamError: LOCK_TIMEOUT when the time was over, PRIVILEGE_MISSING, DATABASE_UNFIT; or
+            MillstreamError: LOCK_TIMEOUT when the time is up, PRIVILEGE_MISSING, DATABASE_UNFIT; or
                 DATABASE_UNREACHABLE if its connection was lost. It is closed then.
         """
         deadline = time.monotonic() + wait_seconds
@@ -94,8 +94,8 @@ class SlotCreation:
         return True
 
     def close(self) -> None:
-        """Leave it: a slot that is not complete by then is not kept by the server."""
-        with suppress(psycopg.Error):  # the connection is lost, and with it what it was making
+        """Stop creating it: the server does not keep an incomplete slot."""
+        with suppress(psycopg.Error):  # the connection is lost, and with it the incomplete slot
             self._cancel()
         self._connection.close()
 
@@ -110,7 +110,7 @@ class SlotCreation:
 
 
 def create_slot(address: Address, name: str, timeout_seconds: float, *, failover: bool = True) -> None:
-    """Make a slot, and wait until it has all that any later snapshot does not see.
+    """Create a slot, and wait until it has everything that any later snapshot does not see.
 
     Raises:
         MillstreamError: as `SlotCreation.poll`.
@@ -133,20 +133,20 @@ def create_slot(address: Address, name: str, timeout_seconds: float, *, failover
 
 
 def has_new_definitions(connection: Connection, began: PgSnapshot) -> bool:
-    """Whether a table was made, truncated, rewritten or altered since: a slot made since may not be able to read it.
+    """Whether a table was created, truncated, rewritten or altered since: the slot may not be able to read it.
 
-    While a slot is being made, PostgreSQL does not note which transactions change the catalog. It would take what they
-    did for undone for ever, and fail, or read rows by an old definition.
+    While a slot is being created, PostgreSQL does not record which transactions change the catalog. It would always
+    treat their changes as rolled back, and fail, or read rows by an old definition.
 
     Args:
-        began: a snapshot taken before the slot was begun.
+        began: a snapshot taken before the creation of the slot began.
     """
     row = connection.execute(_NEW_DEFINITIONS, {"since": began.xmax}).fetchone()
     return row != (False,)
 
 
 def current_snapshot(connection: Connection) -> PgSnapshot:
-    """The snapshot of the connection's transaction, or of this moment."""
+    """The snapshot of the connection's transaction, or a new one if none is open."""
     row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
     assert row is not None
     return PgSnapshot.parse(row[0])

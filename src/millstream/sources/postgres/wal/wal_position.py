@@ -1,9 +1,9 @@
-"""How far a database's WAL was read: by transactions, as buffers are, so that both ways of capture share one position.
+"""How far a database's WAL was read: in transactions, as with buffers, so that both capture modes share a position.
 
-A position counts a transaction as read if its snapshot sees it, or if its commit starts before `lsn`. A tick cuts by
-the snapshot of its own transaction, under which it has checked the tables too; only a reader that is far behind takes
-pieces, which are cut by `lsn`. Either cut holds no transaction without those that it depends on, and a piece none that
-the snapshot of its tick does not see: so the end of a whole tick is given by its snapshot alone.
+A position counts a transaction as read if its snapshot sees it, or if its commit starts before `lsn`. A tick ends at
+the snapshot of its own transaction, under which it has also checked the tables; only a reader that is far behind reads
+pieces, which end at an `lsn`. Neither includes a transaction without those that it depends on, and a piece includes
+none that the snapshot of its tick does not see: so its snapshot alone gives the end of a whole tick.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class WalPosition:
     """How far the WAL was read.
 
     Args:
-        snapshot: what it sees was read, from buffers or the WAL.
-        lsn: so was what commits before it; the slot may be advanced to it.
+        snapshot: all that it sees was read, from buffers or the WAL.
+        lsn: all that commits before it was read too; the slot may be advanced to it.
     """
 
     snapshot: PgSnapshot
@@ -31,7 +31,7 @@ class WalPosition:
 
     @classmethod
     def load(cls, stored: Mapping[str, Any]) -> WalPosition:
-        """From what the catalog holds."""
+        """The position that the catalog holds."""
         return cls(PgSnapshot.parse(stored["snapshot"]), parse_lsn(stored["lsn"]))
 
     def dump(self) -> dict[str, str]:
@@ -39,5 +39,5 @@ class WalPosition:
         return {"snapshot": str(self.snapshot), "lsn": print_lsn(self.lsn)}
 
     def has_read(self, transaction: Begin) -> bool:
-        """Whether a committed transaction is part of it."""
+        """Whether it counts a committed transaction as read."""
         return transaction.final_lsn < self.lsn or self.snapshot.sees(self.snapshot.full_xid(transaction.xid))

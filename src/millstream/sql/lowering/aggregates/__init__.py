@@ -1,6 +1,6 @@
-"""Aggregate functions: what the text calls, as calls whose result is fixed and that the delta rules know.
+"""Aggregate functions: calls in the text become calls that have a fixed result and that the delta rules know.
 
-`aggregation` takes a call of the text apart, `lower` lowers each function, with one file per family:
+`aggregation` takes a call in the text apart, `lower` lowers each function, with one file per family:
 `collected` for results that depend on the order of rows, `moments` for variances, correlations and regressions.
 """
 

@@ -10,7 +10,7 @@ from sqlglot import exp
 PARTS = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls, exp.AggFunc)
 """What an aggregate call is made of, the outermost first."""
 
-# Spark's names for functions that the parser calls otherwise, and one name for functions with several.
+# Spark's names for functions that the parser names differently, and one name for functions with several.
 _NAMES = {
     "APPROX_DISTINCT": "APPROX_COUNT_DISTINCT",
     "APPROX_QUANTILE": "APPROX_PERCENTILE",
@@ -59,7 +59,7 @@ class Aggregation:
 
 
 def take_apart(node: exp.Expr) -> Aggregation | None:
-    """The aggregate call a node is, if it is one."""
+    """A node as an aggregate call; None if it is not one."""
     condition: exp.Expr | None = None
     order: tuple[exp.Ordered, ...] = ()
     keeps_nulls = False
@@ -77,13 +77,13 @@ def take_apart(node: exp.Expr) -> Aggregation | None:
 
 
 def name_of(function: exp.AggFunc) -> str:
-    """Spark's name of a function; one name for functions with several."""
+    """Spark's name for a function; one name for functions with several."""
     name = str(function.this) if isinstance(function, exp.AnonymousAggFunc) else function.sql_name()
     return _NAMES.get(name.upper(), name.upper())
 
 
 def _arguments(function: exp.AggFunc) -> tuple[tuple[exp.Expr, ...], tuple[exp.Ordered, ...], bool]:
-    """The arguments without the ORDER BY and DISTINCT that may stand among them."""
+    """The arguments, and separately the ORDER BY and DISTINCT that may be among them."""
     values = [v for value in function.args.values() for v in (value if isinstance(value, list) else [value])]
     arguments = [v for v in values if isinstance(v, exp.Expr)]
     order: tuple[exp.Ordered, ...] = ()

@@ -10,7 +10,7 @@ from sqlglot import exp
 from millstream.ops.expressions import all_of, is_not_null
 from millstream.sql.lowering.context import Context
 
-# Those that delta rules or other engines distinguish; the rest is called by its name.
+# The functions that delta rules or other engines distinguish; the rest are called by name.
 _CLASSES: dict[str, type[exp.AggFunc]] = {
     "COUNT": exp.Count,
     "SUM": exp.Sum,
@@ -46,12 +46,12 @@ class Calls(Protocol):
         """The column of a call, made once for equal calls.
 
         Args:
-            name: Spark's name of the function.
+            name: Spark's name for the function.
             arguments: expressions over the rows of a group; all but the first may be constants.
             condition: which rows count.
             distinct: whether equal arguments count once.
-            order: what stands in WITHIN GROUP.
-            shape: what is made of the call while it is still part of it.
+            order: the keys of WITHIN GROUP.
+            shape: wraps the call in an expression that becomes part of it.
         """
 
 
@@ -68,10 +68,10 @@ def build(name: str, arguments: Sequence[exp.Expr], *, distinct: bool = False) -
 
 
 def both(condition: exp.Expr | None, *more: exp.Expr) -> exp.Expr:
-    """A FILTER's condition and further ones."""
+    """A FILTER's condition and further conditions."""
     return all_of([exp.paren(c, copy=False) for c in (*((condition,) if condition is not None else ()), *more)])
 
 
 def present(*arguments: exp.Expr) -> exp.Expr:
-    """Whether none of some arguments is NULL."""
+    """Whether none of the arguments is NULL."""
     return all_of(is_not_null(exp.paren(a, copy=False)) for a in arguments)

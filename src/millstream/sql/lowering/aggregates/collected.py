@@ -1,8 +1,8 @@
 """Aggregates whose result SQL leaves open, each turned into one that has a single result.
 
-ANY_VALUE may return any value of the group, COLLECT_LIST its values in any order, MAX_BY any of those beside the
-greatest: the result depends on the order in which rows are read. A delta reads them in another order than the query,
-so one result has to be fixed for both; `verify` then compares with that one.
+ANY_VALUE may return any value of the group, COLLECT_LIST its values in any order, MAX_BY the value of any row with the
+greatest key: the result depends on the order in which rows are read. A delta reads them in another order than the
+query, so one result has to be fixed for both; `verify` then compares with that one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY, VALUE = "k", "v"
 
 
 def any_value(aggregation: Aggregation, calls: Calls) -> exp.Expr:
-    """Any value of the group will do, and an extremum is one that is cheap to keep."""
+    """ANY_VALUE, FIRST and LAST: any value of the group is valid, and an extremum is cheap to maintain."""
     is_last = aggregation.name in {"LAST", "LAST_VALUE"}
     value = _ordered(aggregation, calls, aggregation.arguments[0])
     calls.context.close_result(aggregation.name, f"the {'greatest' if is_last else 'least'} value is taken")
@@ -41,7 +41,7 @@ def extremum_by(aggregation: Aggregation, calls: Calls) -> exp.Expr:
 
 
 def array(aggregation: Aggregation, calls: Calls) -> exp.Expr:
-    """COLLECT_LIST and COLLECT_SET: sorted by their values, or by the ORDER BY inside and then by their values."""
+    """COLLECT_LIST and COLLECT_SET: sorted by value, or by the ORDER BY inside the call and then by value."""
     value = _ordered(aggregation, calls, aggregation.arguments[0])
     if _sorts_by_itself(aggregation, value):
         is_descending = bool(aggregation.order and aggregation.order[0].args.get("desc"))
@@ -60,7 +60,7 @@ def array(aggregation: Aggregation, calls: Calls) -> exp.Expr:
 
 
 def text(aggregation: Aggregation, calls: Calls) -> exp.Expr:
-    """LISTAGG: without an order that of the values; values break ties of an order."""
+    """LISTAGG: without an ORDER BY the values are sorted; with one, the values break its ties."""
     value = _ordered(aggregation, calls, aggregation.arguments[0])
     order = list(aggregation.order)
     if not _sorts_by_itself(aggregation, value):
@@ -74,7 +74,7 @@ def text(aggregation: Aggregation, calls: Calls) -> exp.Expr:
 
 
 def mode(aggregation: Aggregation, calls: Calls) -> exp.Expr:
-    """MODE(x): of several most frequent values the least, which MODE(x, TRUE) means."""
+    """MODE(x): of several most frequent values the least, which is what MODE(x, TRUE) returns."""
     if aggregation.order:
         return calls.call("MODE", order=aggregation.order, condition=aggregation.condition)
     value, *rest = aggregation.arguments
@@ -123,7 +123,7 @@ def _sorts_by_itself(aggregation: Aggregation, value: exp.Expr) -> bool:
 
 
 def _ordered(aggregation: Aggregation, calls: Calls, value: exp.Expr) -> exp.Expr:
-    """A value that can be ordered, which fixing a result needs."""
+    """Refuse a value without an order, which is needed to fix a result; return any other unchanged."""
     type_ = calls.type_of(value)
     if "map<" in type_ or "variant" in type_:
         what = f"the aggregate {aggregation.name} of the type {type_}, whose values have no order,"

@@ -19,7 +19,7 @@ from millstream.sql.result_types import decimal_parts
 
 Lowering = Callable[[Aggregation, Calls], exp.Expr]
 
-# a sum of this many digits cannot overflow its type before there are billions of rows
+# a sum of numbers with this many digits cannot overflow its type before there are billions of rows
 _SAFE_DIGITS = 27
 _SAFE = {"tinyint", "smallint", "int"}
 

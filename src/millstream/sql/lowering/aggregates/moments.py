@@ -7,10 +7,10 @@ sum of squares around a whole number `q` near the mean: with `r = Σx - n·q`
     Σ(x - mean)² = Σ(x - q)² - r²/n         Σ(x - mean)(y - mean') = Σ(x - q)(y - q') - r·r'/n
 
 Only the last line is computed in floating point, where little cancels: |r| is at most n/2, so that r²/n is at most half
-of Σ(x - q)², whose terms are whole numbers. Computed from Σx² and (Σx)² directly most digits would be lost.
+of Σ(x - q)², whose terms are whole numbers. Computed from Σx² and (Σx)² directly, most digits would be lost.
 
-The engine's own sums around a running mean depend in their last digits on the order of rows. Where the terms may cancel
-(covariances and what is made of them) all digits may: there the result counts as open, and this one as the fixed one.
+The last digits of the engine's own sums around a running mean depend on the order of rows. Where the terms may cancel
+(covariances and functions of them) all digits may depend on it: there the result counts as open, and is fixed this way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions of arrays, of one dimension and counted from 1."""
+"""Functions of arrays, which have one dimension and are indexed from 1."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def element(array: Value) -> Type:
 
 
 def _with_items(array: Value, *values: Value) -> tuple[Value, list[Node]]:
-    """An array and values that are to be its elements or compared with them, of one type."""
+    """An array, and values to add to it or to compare with its elements, converted to one type."""
     (_, *items), type_ = unify([Value(ITEM, element(array)), *values])
     if type_.spark != element(array).spark:
         array = convert(array, array_of(type_))
@@ -51,14 +51,14 @@ def _with_items(array: Value, *values: Value) -> tuple[Value, list[Node]]:
 @function("array_length array_upper", "array integer!")
 def _array_length(array: Value, dimension: Value) -> Value:
     if dimension.constant != 1:
-        raise RefusalError("array_length of a further dimension")
+        raise RefusalError("array_length of any dimension but the first")
     return Value(fn("NULLIF", fn("CARDINALITY", array.tree), 0), t.INTEGER)
 
 
 @function("array_lower", "array integer!")
 def _array_lower(array: Value, dimension: Value) -> Value:
     if dimension.constant != 1:
-        raise RefusalError("array_lower of a further dimension")
+        raise RefusalError("array_lower of any dimension but the first")
     return Value(when(_has_items(array), 1), t.INTEGER)
 
 
@@ -67,7 +67,7 @@ def _has_items(array: Value) -> Node:
 
 
 def _or_empty(array: Value) -> Node:
-    """An array, or one of no elements for NULL."""
+    """An array; an empty one for NULL."""
     return fn("COALESCE", array.tree, cast(array_of_items(), array.type))
 
 
@@ -77,7 +77,7 @@ def subscript(array: Value, index: Value) -> Value:
 
 
 def slice_of(array: Value, first: Value, last: Value) -> Value:
-    """`array[first:last]`: what there is of it."""
+    """`array[first:last]`: the elements that exist in this range."""
     low = at_least(coerce(first, t.INTEGER).tree, 1)
     size = at_least(op(op(coerce(last, t.INTEGER).tree, "-", low), "+", 1), 0)
     return Value(fn("SLICE", array.tree, low, size), array.type)
@@ -97,7 +97,7 @@ def _prepend(value: Value, array: Value) -> Value:
 
 @function("array_cat", "array array")
 def concatenate(one: Value, two: Value) -> Value:
-    """`array || array`: a NULL array counts as none."""
+    """`array || array`: a NULL array counts as an empty one, unless both are NULL."""
     (a, b), type_ = unify([one, two])
     both = fn("CONCAT", _or_empty(a.of(type_)), _or_empty(b.of(type_)))
     return Value(when(or_(is_not_null(a.tree), is_not_null(b.tree)), both), type_)
@@ -152,7 +152,7 @@ def _is_in(array: Value) -> Node:
 
 
 def _of_both(a: Value, b: Value, test: Node) -> Value:
-    """A test of two arrays, NULL where one is."""
+    """A test of two arrays, NULL where one of them is NULL."""
     return Value(when(and_(is_not_null(a.tree), is_not_null(b.tree)), test), t.BOOLEAN)
 
 
@@ -162,12 +162,12 @@ def constructor(values: list[Value]) -> Value:
         raise RefusalError("an empty ARRAY[]", "write '{}'::type[]")
     items, type_ = unify(values)
     if type_.element is not None:
-        raise RefusalError("an array of arrays", "arrays have one dimension here")
+        raise RefusalError("an array of arrays", "only arrays of one dimension are supported")
     return Value(array_of_items(*(i.tree for i in items)), array_of(type_))
 
 
 def quantified(operator: str, left: Value, array: Value, *, every: bool, negated: bool = False) -> Value:
-    """`x op ANY(array)` and `x op ALL(array)`, with SQL's unknown.
+    """`x op ANY(array)` and `x op ALL(array)`, with SQL's three-valued logic.
 
     Args:
         negated: the operator is NOT LIKE or NOT ILIKE.

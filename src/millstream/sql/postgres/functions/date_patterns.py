@@ -1,4 +1,4 @@
-"""Dates and timestamps by patterns: to_char, to_date and to_timestamp."""
+"""Formatting and parsing dates and timestamps by patterns: to_char, to_date and to_timestamp."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _JAVA = {"YYYY": "yyyy", "MM": "MM", "DD": "dd", "HH24": "HH", "MI": "mm", "SS":
 
 
 def _java_pattern(pattern: Value) -> str:
-    """Only fixed places of digits: what both read, they read alike."""
+    """Only patterns of fixed digits: PostgreSQL and Spark parse those alike."""
     out = []
     for piece in re.findall(r"YYYY|MM|DD|HH24|MI|SS|[^A-Z]|.", str(pattern.constant).upper()):
         if piece in _JAVA:
@@ -48,7 +48,9 @@ def _java_pattern(pattern: Value) -> str:
         elif re.fullmatch(r"[-/:. ]", piece):
             out.append(piece)
         else:
-            raise RefusalError(f"the pattern {pattern.constant!r}", "only YYYY MM DD HH24 MI SS and - / : . are known")
+            raise RefusalError(
+                f"the pattern {pattern.constant!r}", "only YYYY MM DD HH24 MI SS and - / : . are supported"
+            )
     return "".join(out)
 
 
@@ -68,7 +70,7 @@ def _shown(part: Callable[[Node], Node]) -> Callable[[Node], Node]:
 
 
 def _named(java: str, *, case: str | None = None, is_padded: bool = False) -> Callable[[Node], Node]:
-    """The name of a month or day, in English; its place has nine characters where it is padded."""
+    """The name of a month or day, in English; padded to nine characters if `is_padded`."""
 
     def part(x: Node) -> Node:
         word = fn("DATE_FORMAT", x, text(java))
@@ -135,7 +137,7 @@ _CHARS: dict[str, Callable[[Node], Node]] = {
     "pm": _half_day("am", "pm"),
 }
 _OTHERS = ("SSSSS", "SSSS", "IDDD", "FMDDD")
-"""Patterns of PostgreSQL's that are not known, but are made of known ones."""
+"""PostgreSQL patterns that are not supported, but consist of supported ones."""
 _TOKEN = re.compile(
     '"([^"]*)"|' + "|".join([*_OTHERS, *sorted(_CHARS, key=len, reverse=True)]) + r"|[a-z]+\d*|.",
     re.IGNORECASE | re.DOTALL,
@@ -176,6 +178,6 @@ def _to_char(x: Value, pattern: Value) -> Value:
             pieces.append(text(found.group(1) if found.group(1) is not None else token))
         else:
             raise RefusalError(
-                f"{token!r} in the pattern {pattern.constant!r} of to_char", f"known are {', '.join(_CHARS)}"
+                f"{token!r} in the pattern {pattern.constant!r} of to_char", f"supported are {', '.join(_CHARS)}"
             )
     return Value(fn("CONCAT", *pieces) if pieces else text(""), t.TEXT)

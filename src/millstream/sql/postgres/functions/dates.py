@@ -1,7 +1,7 @@
 """Functions of dates, timestamps and intervals.
 
-A timestamptz is looked at on the session's clock, as PostgreSQL does; what is computed then is computed on a
-timestamp without time zone, so that no change of the clocks comes between.
+A timestamptz is converted to the session's local time, as in PostgreSQL; the functions then compute with a timestamp
+without time zone, so that clock changes do not interfere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ simple(t.DATE, "integer integer integer", make_date="MAKE_DATE")
 
 
 def on_the_clock(x: Value) -> Node:
-    """A date or timestamp without time zone."""
+    """A date or timestamp as a timestamp without time zone."""
     return x.tree if x.type == t.TIMESTAMP else cast(x.tree, t.TIMESTAMP)
 
 
@@ -36,7 +36,7 @@ def seconds_of(ntz: Node) -> Node:
 
 
 def iso_year(day: Node) -> Node:
-    """The year to which the week of a day belongs: that of its Thursday."""
+    """The year to which the week of a day belongs: that of the week's Thursday."""
     return fn("YEAR", fn("DATE_ADD", day, op(3, "-", fn("WEEKDAY", day))))
 
 
@@ -117,11 +117,11 @@ def _date_trunc(unit: Value, x: Value) -> Value:
         cut: Node = cast(_DAYS[word](day), t.TIMESTAMP)
     elif word in _CLOCK:
         cut = op(cast(day, t.TIMESTAMP), "+", _CLOCK[word](ntz))
-        if x.type == t.TIMESTAMPTZ:  # it stays on its side of a change of the clocks
+        if x.type == t.TIMESTAMPTZ:  # the result stays on the same side of a clock change
             return Value(op(x.tree, "-", op(ntz, "-", cut)), t.TIMESTAMPTZ)
     else:
         raise RefusalError(f"date_trunc to {word!r}")
-    # of a date, PostgreSQL makes a timestamptz
+    # for a date, PostgreSQL returns a timestamptz
     return Value(cut, t.TIMESTAMP) if x.type == t.TIMESTAMP else Value(moment(cut), t.TIMESTAMPTZ)
 
 
@@ -202,7 +202,7 @@ def _date_part(field: Value, x: Value) -> Value:
     return Value(cast(found.tree, t.DOUBLE), t.DOUBLE)
 
 
-# Made of parts
+# Construction from parts
 
 
 @function("make_timestamp", "integer integer integer integer integer double")
@@ -215,7 +215,7 @@ _INTERVAL_PARTS = ("years", "months", "weeks", "days", "hours", "mins", "secs")
 
 
 def make_interval(positional: list[Value], named: dict[str, Value]) -> Value:
-    """make_interval(years, months, weeks, days, hours, mins, secs), by place or by name."""
+    """make_interval(years, months, weeks, days, hours, mins, secs), by position or by name."""
     parts = dict(zip(_INTERVAL_PARTS, positional, strict=False)) | named
     if unknown := set(parts) - set(_INTERVAL_PARTS):
         raise RefusalError(f"make_interval({', '.join(sorted(unknown))} => ...)")
@@ -234,7 +234,7 @@ def make_interval(positional: list[Value], named: dict[str, Value]) -> Value:
 
 
 def at_time_zone(x: Value, zone: Value) -> Value:
-    """`x AT TIME ZONE zone`: a moment on that place's clock, or the moment a clock there shows x."""
+    """`x AT TIME ZONE zone`: the local time there at an instant, or the instant at which it is a local time there."""
     if not isinstance(zone.constant, str):
         raise RefusalError("AT TIME ZONE with a zone that is not a constant")
     place = zone_named(zone.constant)

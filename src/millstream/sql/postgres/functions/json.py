@@ -1,4 +1,4 @@
-"""JSON: a json or jsonb value is the text that PostgreSQL prints."""
+"""JSON functions and operators: a json or jsonb value is the text that PostgreSQL prints."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def step(value: Value, key: Value) -> Value:
 
 def _place(value: Value) -> JsonPlace:
     if value.type == t.JSON:
-        hint = "cast it to jsonb first, (...)::jsonb: of json, PostgreSQL shows what was written"
+        hint = "cast it to jsonb first, (...)::jsonb: PostgreSQL returns json as it was written"
         raise RefusalError("a part of json", hint)
     return value.place or JsonPlace(root_of(value), ())
 
@@ -95,13 +95,13 @@ def _along(value: Value, keys: Iterable[str | None], what: str) -> Value:
 
 
 def text_of(value: Value) -> Value:
-    """`->>` and `#>>`: what an arrow found, as text."""
+    """`->>` and `#>>`: the value that an arrow found, as text."""
     assert value.place is not None
     return Value(let(found_in(value.place), json_text(ITEM)), t.TEXT)
 
 
 def has_key(operator: str, value: Value, key: Value) -> Value:
-    """`?`: a key of an object or a string of an array; `?|` any, `?&` all of several."""
+    """`?`: a key of an object or a string in an array; `?|` any, `?&` all of several."""
     root = root_of(value)
     if operator != "?":
         raise RefusalError(f"the operator {operator}", "combine tests with ?")
@@ -115,17 +115,17 @@ def has_key(operator: str, value: Value, key: Value) -> Value:
 
 
 def _surely(test: Node) -> Node:
-    """The test, false where it is unknown."""
+    """The test, false where it is NULL."""
     return fn("COALESCE", test, FALSE)
 
 
 def contains(value: Value, part: Value) -> Value:
-    """`@>` with a constant of objects and arrays of strings, and scalars in them."""
+    """`@>` with a constant that consists of objects, arrays of strings, and scalars in objects."""
     if not isinstance(part.constant, str):
-        raise RefusalError("@> of json with what is not a literal", "compare with ->>")
+        raise RefusalError("@> of json with anything but a literal", "compare with ->>")
     root, wanted = root_of(value), json.loads(jsonb_text(part.constant), parse_float=_Decimal, parse_int=_Decimal)
     if not isinstance(wanted, dict | list):
-        raise RefusalError("@> of json with a scalar", "an array contains it, too: use ?, or jsonb_array_elements")
+        raise RefusalError("@> of json with a scalar", "an array with it also matches: use ?, or jsonb_array_elements")
     tests = _contained(root, (), wanted)
     return Value(when(is_not_null(root), and_(*map(_surely, tests))), t.BOOLEAN)
 
@@ -145,7 +145,7 @@ def _contained(root: Node, path: tuple[str | int, ...], part: object) -> list[No
         return tests
     if isinstance(part, list):
         if not all(isinstance(item, str) and not isinstance(item, _Decimal) for item in part):
-            raise RefusalError("@> with an array of other than strings", "use jsonb_array_elements")
+            raise RefusalError("@> with an array of anything but strings", "use jsonb_array_elements")
         strings = strings_in(found)
         return [starts_with(found, "["), *(fn("ARRAY_CONTAINS", strings, text(f"{STRING}{i}")) for i in part)]
     if isinstance(part, _Decimal):
@@ -158,7 +158,7 @@ def _contained(root: Node, path: tuple[str | int, ...], part: object) -> list[No
 
 
 def is_json(value: Value, kind: str, *, unique: bool) -> Node:
-    """IS JSON [OBJECT | ARRAY | SCALAR | VALUE] [WITH UNIQUE KEYS], never NULL but for NULL."""
+    """IS JSON [OBJECT | ARRAY | SCALAR | VALUE] [WITH UNIQUE KEYS], NULL only for NULL."""
     tests = [is_not_null(fn("TRY_PARSE_JSON", value.tree if unique else _apart(value.tree)))]
     first = fn("SUBSTRING", _without_space(value.tree), 1, 1)
     more: dict[str, list[Node]] = {
@@ -174,14 +174,14 @@ def is_json(value: Value, kind: str, *, unique: bool) -> Node:
 
 
 def _without_space(node: Node) -> Node:
-    """Without what JSON takes for space, at its start."""
+    """The text without leading JSON whitespace."""
     return trim("LEADING", text(" \t\n\r"), node)
 
 
 def _apart(node: Node) -> Node:
-    """A text that is JSON if the given one is, with each member in an object of its own.
+    """A text that is JSON exactly if the given one is, with each member in a separate object.
 
-    Spark takes no object that has a key twice. The member that is added keeps `{, "a": 1}` from becoming JSON.
+    Spark rejects an object that has a key twice. The added member keeps `{, "a": 1}` from becoming JSON.
     """
     listed = replaced(replaced(node, _OPENED, "$1[{"), _CLOSED, "$1}]")
     return replaced(listed, _NEXT, f'$1, "{BARE}": 0}}, {{')
@@ -223,14 +223,14 @@ def _extract_path_text(value: Value, *keys: Value) -> Value:
 
 
 def elements(value: Value, *, as_texts: bool) -> Node:
-    """An array's elements, as an array of Spark's."""
+    """An array's elements, as a Spark array."""
     source = _source(value)
     item = json_text(ITEM) if as_texts else as_json(ITEM)
     return each(when(starts_with(_without_space(source), "["), strings_in(source)), item)
 
 
 def entries(value: Value, *, as_texts: bool) -> Node:
-    """An object's keys and values, as an array of structs of Spark's."""
+    """An object's keys and values, as a Spark array of structs."""
     found = own_field(ITEM, "value")
     item = json_text(found) if as_texts else as_json(found)
     listed = fn("MAP_ENTRIES", fn("FROM_JSON", _source(value), text("MAP<STRING, STRING>")))
@@ -238,7 +238,7 @@ def entries(value: Value, *, as_texts: bool) -> Node:
 
 
 def keys(value: Value) -> Node:
-    """An object's keys, as an array of Spark's."""
+    """An object's keys, as a Spark array."""
     return fn("JSON_OBJECT_KEYS", value.tree if value.type.is_json else root_of(value))
 
 

@@ -1,4 +1,4 @@
-"""JSON made of values: json_build_object and its kin, and SQL's constructors."""
+"""JSON built from values: json_build_object and similar functions, and SQL's constructors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from millstream.sql.postgres.typed_expressions import Value
 
 
 def printed(value: Value, space: str = "") -> Node:
-    """A value as JSON; never NULL. `space` is what stands behind the commas of an array."""
+    """A value as JSON; never NULL. `space` follows the commas of an array."""
     type_ = value.type
     if value.is_null:
         return text("null")
     if type_ == t.JSON and space:
-        raise RefusalError("json inside of jsonb", "build it with the functions of jsonb, which prints it again")
+        raise RefusalError("json inside jsonb", "build it with the jsonb functions, which print it again")
     if type_.is_json:
         shown = value.tree
     elif type_.is_integer or type_.name in {"numeric", "boolean"}:
@@ -45,7 +45,7 @@ def is_absent(node: exp.Expr, *, default: bool) -> bool:
 
 
 def returning(node: exp.Expr) -> t.Type:
-    """The type that SQL's constructor is to return."""
+    """The type that SQL's constructor returns."""
     kind = node.args.get("return_type")
     name = kind.sql(dialect="postgres").lower() if kind else "json"
     if name not in {"json", "jsonb"}:
@@ -71,7 +71,7 @@ def _object(pairs: list[tuple[Value, Value]], type_: t.Type, *, absent: bool = F
 
 
 def _joined(members: Sequence[tuple[Value, Node]], *, absent: bool) -> Node:
-    """The members of an object or array with commas between, those that are NULL left out if so asked."""
+    """The members of an object or array with commas between them; without those that are NULL if `absent`."""
     shown = [when(is_not_null(value.tree), member) if absent else member for value, member in members]
     return fn("CONCAT_WS", text(", "), *shown) if shown else text("")
 
@@ -101,7 +101,7 @@ def sql_array(args: list[Value], type_: t.Type, *, absent: bool) -> Value:
 def _to_json(type_: t.Type) -> Callable[[list[Value]], Value]:
     def rule(args: list[Value]) -> Value:
         if len(args) != 1:
-            raise RefusalError(f"to_{type_} of other than one value")
+            raise RefusalError(f"to_{type_} with other than one value")
         shown = printed(args[0], " " if type_ == t.JSONB else "")
         return Value(when(is_not_null(args[0].tree), shown), type_)
 

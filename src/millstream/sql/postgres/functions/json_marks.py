@@ -1,9 +1,9 @@
-"""The marks that JSON texts get before Spark reads them, so that it changes nothing.
+"""Marks that are added to JSON texts before Spark reads them, so that Spark does not change the values.
 
-Spark's own functions read numbers as doubles and take the quotes off strings, so that `1.50`, `"1"` and `true` cannot
-be distinguished from `1.5`, `1` and `"true"`. Before Spark reads a text, every scalar in it therefore becomes a string
-that begins with a mark: one for what had no quotes, another for strings. What is found is then printed as jsonb would
-print it.
+Spark's own functions read numbers as doubles and remove the quotes of strings, so that `1.50`, `"1"` and `true` cannot
+be distinguished from `1.5`, `1` and `"true"`. So before Spark reads a text, every scalar in it becomes a string that
+begins with a mark: one for scalars without quotes, another for strings. The result is then printed as jsonb would print
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.sql.postgres.spark_builders import NULL, Node, array, cases, fn,
 from millstream.sql.postgres.typed_expressions import JsonPlace, Value
 
 BARE, STRING = "\ue001", "\ue002"
-"""Marks, of the private use area of Unicode."""
+"""The marks, from Unicode's private use area."""
 
 STRING_PATTERN = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _VALUES = rf'\G((?:[^"]++|{STRING_PATTERN}\s*+:)*+)"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
@@ -45,7 +45,7 @@ def replaced(node: Node, pattern: str, new: str) -> Node:
 
 
 def path_text(steps: tuple[str | int, ...]) -> str:
-    """Steps as a path of Spark's."""
+    """Steps as a Spark path."""
     out = "$"
     for step in steps:
         if isinstance(step, int):
@@ -55,17 +55,17 @@ def path_text(steps: tuple[str | int, ...]) -> str:
         elif step and not set(step) & set("'?*"):
             out += f"['{step}']"
         else:
-            raise RefusalError(f"the JSON key {step!r}", "Spark's paths have no way to write it")
+            raise RefusalError(f"the JSON key {step!r}", "Spark's paths cannot express it")
     return out
 
 
 def found_at(root: Node, steps: tuple[str | int, ...]) -> Node:
-    """What is at a path in a text, with its marks."""
+    """The value at a path in a text, with its marks."""
     return fn("GET_JSON_OBJECT", marked(root), text(path_text(steps)))
 
 
 def found_in(place: JsonPlace) -> Node:
-    """What arrows lead to, with its marks; of a scalar, `-> 0` is the scalar."""
+    """The value that arrows lead to, with its marks; `-> 0` of a scalar is the scalar."""
     path, found = place.path, [found_at(place.root, place.path)]
     while path and path[-1] == 0:
         path = path[:-1]
@@ -86,7 +86,7 @@ def starts_with(node: Node, start: str) -> Node:
 
 
 def is_scalar(found: Node) -> Node:
-    """Whether what was found is neither an object nor an array."""
+    """Whether the value that was found is neither an object nor an array."""
     return or_(starts_with(found, BARE), starts_with(found, STRING))
 
 
@@ -96,7 +96,7 @@ def unmarked(found: Node) -> Node:
 
 
 def as_json(found: Node) -> Node:
-    """What was found, as json."""
+    """The value that was found, as json."""
     bare = unmarked(found)
     return cases(
         (starts_with(found, BARE), bare),
@@ -106,7 +106,7 @@ def as_json(found: Node) -> Node:
 
 
 def json_text(found: Node) -> Node:
-    """What was found, as text: a string without quotes, null as NULL."""
+    """The value that was found, as text: a string without quotes, null as NULL."""
     return cases(
         (op(found, "=", text(f"{BARE}null")), NULL),
         (is_scalar(found), unmarked(found)),
@@ -121,5 +121,5 @@ def quoted(node: Node) -> Node:
 
 
 def strings_in(marked_array: Node) -> Node:
-    """The elements of an array that has its marks, as an array of Spark's."""
+    """The elements of an array with marks, as a Spark array."""
     return fn("FROM_JSON", marked_array, text("ARRAY<STRING>"))

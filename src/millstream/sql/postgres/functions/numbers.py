@@ -43,7 +43,7 @@ def _sign(x: Value) -> Value:
 
 
 def _whole(name: str, x: Value) -> Value:
-    """CEIL and FLOOR: a numeric of a numeric, a double of everything else."""
+    """CEIL and FLOOR: a numeric for a numeric, a double for everything else."""
     if x.type.name == "numeric":
         result = numeric(x.type.whole_digits + 1, 0)
         return Value(cast(fn(name, x.tree), result), result)
@@ -53,7 +53,7 @@ def _whole(name: str, x: Value) -> Value:
 
 
 def _cut(name: str, x: Node) -> Node:
-    """Of doubles: Spark's result is a BIGINT; those that do not fit are whole numbers already."""
+    """CEIL or FLOOR of a double: Spark returns a BIGINT; doubles that do not fit are already whole numbers."""
     return when(op(fn("ABS", x), "<", 2**52), cast(fn(name, x), t.DOUBLE), x)
 
 
@@ -119,7 +119,7 @@ def _div(x: Value, y: Value) -> Value:
 
 def _as_double(name: str, x: Value) -> Value:
     if x.type.name == "numeric":
-        raise RefusalError(f"{name} of numeric", "cast it to double precision: its digits have no end")
+        raise RefusalError(f"{name} of numeric", "cast it to double precision: its digits never end")
     return Value(cast(x.tree, t.DOUBLE), t.DOUBLE)
 
 

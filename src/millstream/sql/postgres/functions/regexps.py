@@ -20,7 +20,7 @@ from millstream.sql.postgres.types import array_of
 
 
 def by_pattern(x: Value, pattern: Value, length: Value | None) -> Value:
-    """`substring(x from pattern)`: the first group of the first match, or all of it."""
+    """`substring(x from pattern)`: the first group of the first match, or the whole match."""
     if not isinstance(pattern.constant, str) or length is not None:
         raise RefusalError("substring by a pattern that is not a constant")
     java = to_java(pattern.constant, extracts=True)
@@ -31,7 +31,7 @@ def by_pattern(x: Value, pattern: Value, length: Value | None) -> Value:
 
 
 def _extracted(x: Value, java: str, group: int) -> Node:
-    """What a group of the first match is; NULL where there is no match."""
+    """The text of a group in the first match; NULL if there is no match."""
     return when(op(x.tree, "RLIKE", text(java)), fn("REGEXP_EXTRACT", x.tree, text(java), group))
 
 
@@ -50,7 +50,7 @@ def _regexp_replace(x: Value, pattern: Value, new: Value, flags: Value | None = 
         replacement = replacement_to_java(str(new.constant))
         return Value(fn("REGEXP_REPLACE", x.tree, text(java), text(replacement)), t.TEXT)
     if re.search(r"\\[1-9]", source):
-        raise RefusalError("regexp_replace of the first match by a pattern that refers to its own groups")
+        raise RefusalError("regexp_replace of the first match with a pattern that refers to its own groups")
     options, body = java[: java.index(")") + 1], java[java.index(")") + 1 :]
     first = f"{options}\\A(.*?)({body})"
     replacement = "$1" + replacement_to_java(str(new.constant), shift=2)
@@ -87,6 +87,6 @@ def _regexp_match(x: Value, pattern: Value) -> Value:
 def _regexp_split(x: Value, pattern: Value) -> Value:
     if may_match_nothing(str(pattern.constant)):
         what = f"splitting by the regular expression {pattern.constant!r}, which may match nothing"
-        raise RefusalError(what, "write it so that it takes a character, with + for *")
+        raise RefusalError(what, "write it so that it matches a character, e.g. with + instead of *")
     java = to_java(str(pattern.constant), extracts=True)
     return Value(fn("SPLIT", x.tree, text(java), -1), array_of(t.TEXT))

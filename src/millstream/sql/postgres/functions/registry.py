@@ -1,7 +1,7 @@
-"""The list of functions that are understood: a name, what its arguments must be, and what becomes of it.
+"""The registry of supported functions: the name, the arguments and the translation of each.
 
-A signature names the type of each argument; `?` marks those that may be left out, `!` those that must be constants,
-and `*` the last one if it may come any number of times.
+A signature names the type of each argument; `?` marks arguments that may be omitted, `!` those that must be constants,
+and `*` a last argument that may be repeated.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Argument:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """An entry of the list."""
+    """An entry of the registry."""
 
     arguments: tuple[_Argument, ...]
     rule: Rule
@@ -50,7 +50,7 @@ FUNCTIONS: dict[str, Function] = {}
 
 
 def function(names: str, signature: str) -> Callable[[Rule], Rule]:
-    """Put a rule into the list."""
+    """Register a rule."""
     arguments = tuple(
         _Argument(word.rstrip("?!*"), word.endswith(("?", "*")), "!" in word, word.endswith("*"))
         for word in signature.split()
@@ -65,7 +65,7 @@ def function(names: str, signature: str) -> Callable[[Rule], Rule]:
 
 
 def simple(result: Type, signature: str, **spark_names: str) -> None:
-    """Functions that Spark has under its own name, with the same arguments."""
+    """Register functions that Spark has under another name, with the same arguments."""
     for name, spark_name in spark_names.items():
 
         def rule(*args: Value, spark_name: str = spark_name) -> Value:
@@ -75,10 +75,10 @@ def simple(result: Type, signature: str, **spark_names: str) -> None:
 
 
 def call(name: str, args: list[Value]) -> Value:
-    """Apply a function of the list.
+    """Translate a call of a registered function.
 
     Raises:
-        RefusalError: it is not there, or not with such arguments.
+        RefusalError: the function is not registered, or does not accept these arguments.
     """
     entry = FUNCTIONS.get(name)
     if entry is None:

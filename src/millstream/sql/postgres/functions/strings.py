@@ -67,7 +67,7 @@ def _initcap(x: Value) -> Value:
 @function("chr", "integer")
 def _chr(x: Value) -> Value:
     if not isinstance(x.constant, int) or x.constant < 1:
-        raise RefusalError("chr of what is not a positive constant")
+        raise RefusalError("chr of anything but a positive constant")
     if x.constant > sys.maxunicode or 0xD800 <= x.constant <= 0xDFFF:
         raise RefusalError(f"chr({x.constant})", "Unicode has no such character")
     return Value(text(chr(x.constant)), t.TEXT, constant=chr(x.constant))
@@ -75,7 +75,7 @@ def _chr(x: Value) -> Value:
 
 @function("substr substring", "text any integer?")
 def substring(x: Value, start: Value, length: Value | None = None) -> Value:
-    """By position and length; a position before the string counts into the length. Or by a regular expression."""
+    """By position and length, where positions before the string count in the length; or by a regular expression."""
     if not start.type.is_integer:
         return regexps.by_pattern(x, start, length)
     first: Node = start.tree
@@ -85,7 +85,7 @@ def substring(x: Value, start: Value, length: Value | None = None) -> Value:
     if length is None:
         return Value(fn("SUBSTRING", x.tree, first), t.TEXT)
     if isinstance(length.constant, int) and length.constant < 0:
-        raise RefusalError("substring of a negative length", "PostgreSQL refuses it too")
+        raise RefusalError("substring with a negative length", "PostgreSQL refuses it too")
     size = length.tree if missing is ZERO else at_least(op(length.tree, "+", missing), 0)
     result: Node = fn("SUBSTRING", x.tree, first, size)
     if length.constant is None:
@@ -104,7 +104,7 @@ def _left(x: Value, n: Value) -> Value:
 
 
 def _without(x: Value, n: Value) -> Node:
-    """How many characters a negative `n` leaves."""
+    """The number of characters that remain for a negative `n`."""
     return at_least(op(fn("LENGTH", x.tree), "+", n.tree), 0)
 
 
@@ -135,7 +135,7 @@ def _rpad(x: Value, n: Value, fill: Value | None = None) -> Value:
 
 
 def trimmed(x: Value, side: str, characters: Value | None) -> Value:
-    """TRIM of any side; without characters, of spaces."""
+    """TRIM on any side; without characters, it removes spaces."""
     return Value(trim(side, characters.tree if characters is not None else text(" "), x.tree), t.TEXT)
 
 
@@ -177,7 +177,7 @@ def overlay(x: Value, new: Value, start: Value, length: Value | None = None) -> 
 
 
 def shown(x: Value) -> Node:
-    """What CONCAT and FORMAT make of a value: its text, `t` and `f` for a boolean."""
+    """The text that CONCAT and FORMAT use for a value: `t` and `f` for a boolean."""
     if x.type == t.BOOLEAN:
         return cases((TRUE, text("t")), (FALSE, text("f")), of=x.tree)
     return as_text(x).tree
@@ -207,10 +207,10 @@ def _format(pattern: Value, *args: Value) -> Value:
         elif piece == "%s":
             argument = next(rest, None)
             if argument is None:
-                raise RefusalError("format with fewer arguments than places")
+                raise RefusalError("format with fewer arguments than placeholders")
             pieces.append(_or_empty(argument))
         elif piece.startswith("%"):
-            raise RefusalError(f"{piece} in format", "only %s and %% are known")
+            raise RefusalError(f"{piece} in format", "only %s and %% are supported")
         elif piece:
             pieces.append(text(piece))
     return Value(fn("CONCAT", *pieces) if pieces else text(""), t.TEXT)

@@ -269,3 +269,34 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(MillstreamError) as caught, locks.acquire(["a"]):
         raise AssertionError
     assert caught.value.code == Code.LAKE_UNWRITABLE
+
+
+def test_shared_holders_do_not_wait_for_each_other(new_locks: Callable[[], Locks]) -> None:
+    first, second = new_locks(), new_locks()
+    with first.acquire(["own-1"], shared=["common"]), second.acquire(["own-2"], timeout=0, shared=["common"]):
+        pass
+
+
+def test_a_shared_lock_and_an_exclusive_one_exclude_each_other(new_locks: Callable[[], Locks]) -> None:
+    first, second = new_locks(), new_locks()
+    for held, wanted in ((["k"], []), ([], ["k"])):
+        with first.acquire(held, shared=[k for k in ["k"] if k not in held]):
+            with (
+                pytest.raises(MillstreamError) as caught,
+                second.acquire(wanted, timeout=0, shared=["k"] if held else []),
+            ):
+                pass
+            assert caught.value.code is Code.LOCK_TIMEOUT
+    with second.acquire(["k"], timeout=0):
+        pass  # all of them were released
+
+
+def test_a_key_that_is_asked_for_both_ways_is_exclusive(new_locks: Callable[[], Locks]) -> None:
+    first, second = new_locks(), new_locks()
+    with first.acquire(["k"], shared=["k"]), pytest.raises(MillstreamError), second.acquire([], 0, shared=["k"]):
+        pass
+
+
+def test_a_thread_may_not_share_what_it_holds_alone(locks: Locks) -> None:
+    with locks.acquire(["k"]), pytest.raises(RuntimeError), locks.acquire([], shared=["k"]):
+        pass

@@ -67,9 +67,10 @@ class AdvisorySession:
         self._connection = connection
         self._lake_id = lake_id
 
-    def try_lock(self, key: str) -> bool:
-        """Take a lock if it is free."""
-        return bool(self._connection.execute(sa.select(sa.func.pg_try_advisory_lock(self._number(key)))).scalar_one())
+    def try_lock(self, key: str, *, is_shared: bool = False) -> bool:
+        """Take a lock if it is free; a shared one also if others share it."""
+        take = sa.func.pg_try_advisory_lock_shared if is_shared else sa.func.pg_try_advisory_lock
+        return bool(self._connection.execute(sa.select(take(self._number(key)))).scalar_one())
 
     def holder(self, key: str) -> tuple[int, str] | None:
         """The process id and host of the lock's holder, if they are known."""

@@ -45,16 +45,21 @@ class LockManager(Protocol):
     """The locks as their callers use them."""
 
     def acquire(
-        self, keys: Iterable[str], timeout: float | None = None, on_wait: Callable[[Waiting], None] | None = None
+        self,
+        keys: Iterable[str],
+        timeout: float | None = None,
+        on_wait: Callable[[Waiting], None] | None = None,
+        *,
+        shared: Iterable[str] = (),
     ) -> AbstractContextManager[None]:
-        """Hold the locks of all keys inside a `with` block."""
+        """Hold the locks of all keys inside a `with` block, those of `shared` together with others who share them."""
 
 
 class LockSession(Protocol):
     """One holder of locks."""
 
-    def try_lock(self, key: str) -> bool:
-        """Take a lock if it is free."""
+    def try_lock(self, key: str, *, is_shared: bool = False) -> bool:
+        """Take a lock if it is free; a shared one also if others share it."""
 
     def holder(self, key: str) -> tuple[int, str] | None:
         """The process id and host of a lock's holder."""
@@ -85,7 +90,12 @@ class Locks:
 
     @contextmanager
     def acquire(
-        self, keys: Iterable[str], timeout: float | None = None, on_wait: Callable[[Waiting], None] | None = None
+        self,
+        keys: Iterable[str],
+        timeout: float | None = None,
+        on_wait: Callable[[Waiting], None] | None = None,
+        *,
+        shared: Iterable[str] = (),
     ) -> Iterator[None]:
         """Hold the locks of all keys inside a `with` block.
 
@@ -93,21 +103,24 @@ class Locks:
             keys: ids of stream tables; letters, digits, `_` and `-`.
             timeout: seconds to wait in total; None waits forever, 0 does not wait.
             on_wait: called at once if a lock is held elsewhere, and every half second after that.
+            shared: keys that other callers may share; a caller that wants one of them for itself waits.
 
         Raises:
             MillstreamError: `LOCK_TIMEOUT`, and no lock is held.
         """
-        ordered = sorted(set(keys))
+        exclusive = set(keys)
+        ordered = sorted(exclusive.union(shared))
         self._refuse_own(ordered)
         end = None if timeout is None else time.monotonic() + timeout
         with self._backend.session() as session:
             taken: list[str] = []
             try:
                 for key in ordered:
-                    _wait_for(session, key, end, on_wait)
-                    taken.append(key)
-                    with self._guard:
-                        self._holders[key] = threading.get_ident()
+                    _wait_for(session, key, end, on_wait, is_shared=key not in exclusive)
+                    if key in exclusive:
+                        taken.append(key)
+                        with self._guard:
+                            self._holders[key] = threading.get_ident()
                 yield
             finally:
                 with self._guard:
@@ -126,10 +139,12 @@ class Locks:
             raise RuntimeError(f"this thread already holds the lock: {own}")
 
 
-def _wait_for(session: LockSession, key: str, end: float | None, on_wait: Callable[[Waiting], None] | None) -> None:
+def _wait_for(
+    session: LockSession, key: str, end: float | None, on_wait: Callable[[Waiting], None] | None, *, is_shared: bool
+) -> None:
     start = time.monotonic()
     pause, report_at = _FIRST_PAUSE_SECONDS, start
-    while not session.try_lock(key):
+    while not session.try_lock(key, is_shared=is_shared):
         now = time.monotonic()
         if end is not None and now >= end:
             raise _timed_out(session.holder(key), now - start)
@@ -176,12 +191,12 @@ class FileLockSession:
         self._directory = directory
         self._held: list[int] = []
 
-    def try_lock(self, key: str) -> bool:
+    def try_lock(self, key: str, *, is_shared: bool = False) -> bool:
         """Take a lock if it is free, and write its holder into the file."""
         path = self._path(key)
         descriptor = self._open(path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return False

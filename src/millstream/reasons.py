@@ -71,6 +71,9 @@ class Reason(StrEnum):
     )
     AGED = ("AGED", Meaning("No source has changed; the change of the result as time passes was computed."))
 
+    # Nothing, although it was due
+    BUSY = ("BUSY", Meaning("Another refresh of the stream table was still running when this one was due."))
+
     # A recomputation that was requested
     INITIAL = ("INITIAL", Meaning("The first load.", served="The table was just created."))
     REQUESTED = ("REQUESTED", Meaning("A full refresh was requested."))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from millstream.errors import MillstreamError
+
 
 class RefreshMode(StrEnum):
     """How a stream table is kept up to date."""
@@ -79,6 +81,19 @@ class RefreshResult:
     duration_ms: float
     reason: str
     frontier: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshOutcome:
+    """How a stream table fared in `refresh_stream_tables`: its result, its error, or the stream table it waits for.
+
+    A table that was refreshed and could not be served has both a result and an error.
+    """
+
+    name: str
+    result: RefreshResult | None = None
+    error: MillstreamError | None = None
+    waits_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from millstream.errors import Code, MillstreamError
 MergeStrategy = Literal["auto", "merge", "delete_insert"]
 DirectWay = Literal["auto", "never"]
 UserTriggers = Literal["auto", "off", "on"]
+ParallelRefresh = Literal["on", "off"]
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,37}")
 
@@ -35,6 +37,10 @@ class Settings:
     """The shortest schedule a stream table may have."""
     max_consecutive_errors: int = field(default=3, metadata={"range": (1, 100)})
     """Failed refreshes in a row after which a stream table goes to ERROR."""
+    parallel_refresh_mode: ParallelRefresh = "on"
+    """Whether stream tables that do not read each other are refreshed side by side."""
+    max_concurrent_refreshes: int = field(default=4, metadata={"range": (1, 32)})
+    """How many stream tables are refreshed side by side at most; a small machine refreshes as many as it has cores."""
     block_source_ddl: bool = False
     """Refuse DDL that changes columns a stream table reads, instead of reinitialising the stream table."""
     enable_change_data_feed: bool = True
@@ -103,6 +109,13 @@ class Settings:
     def trusted_roles(self) -> tuple[str, ...]:
         """The roles of `trusted_owners`."""
         return tuple(name for part in self.trusted_owners.split(",") if (name := part.strip()))
+
+    @property
+    def concurrent_refreshes(self) -> int:
+        """How many stream tables are refreshed side by side on this machine."""
+        if self.parallel_refresh_mode == "off":
+            return 1
+        return min(self.max_concurrent_refreshes, max(2, os.cpu_count() or 1))
 
     @classmethod
     def load(cls, path: str | Path) -> Settings:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import millstream
-from kits.capture import DriverOnly, Kit
+from kits.capture import DriverOnly, Kit, advance
 from kits.wal_shops import REPLICATOR, WalShop
 from kits.wal_tables import BOTH, Writer, always_surveyed, kit, shop, until, writer
 from millstream.capture import Captures
@@ -102,7 +102,7 @@ def test_a_lost_slot_is_a_warning_of_the_refresh(kit: Kit, writer: Writer) -> No
     workers, said = DriverOnly(settings), list[str]()
     tables = Captures(kit.root, kit.catalog, workers, locks, settings, lambda: datetime.now(UTC), said.append)  # type: ignore[arg-type]
     with pytest.warns(CaptureWarning, match=f"{BACK}: CAPTURE_LOST: .* the WAL is tried again at") as warned:
-        tables.advance({"shop.public.a"})
+        advance(tables, {"shop.public.a"})
     assert len(warned) == 1
     assert len([sentence for sentence in said if BACK in sentence]) == 1
     tables.close()

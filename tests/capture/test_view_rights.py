@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from kits.capture import Kit, open_kit
+from kits.capture import advance as advanced
 from kits.catalog import body
 from kits.quarantine import run
 from kits.shops import MILLSTREAM, STRANGER, Shop
@@ -86,7 +87,7 @@ def through(kit: Kit, name: str, views: Mapping[str, bool]) -> None:
 def advance(kit: Kit, *views: str, named: str | None = None) -> dict[str, int]:
     """As a refresh does of a table that reads `t` through views, of which it names one."""
     names = {"shop.public.t", *(f"shop.{view}" for view in views)}
-    return kit.captures.advance(names, {f"shop.{named}"} if named else set())
+    return advanced(kit.captures, names, {f"shop.{named}"} if named else set())
 
 
 def refused(kit: Kit, *views: str, named: str | None = None) -> MillstreamError:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +27,8 @@ from deltalake import DeltaTable
 from kits.catalog import body
 from kits.paths import environment
 from millstream.capture import Captures
+from millstream.capture.captures import Read
+from millstream.capture.source_snapshot import SourceSnapshot
 from millstream.catalog import Catalog
 from millstream.catalog.attached import AttachedDatabase, Capture
 from millstream.catalog.capture_state import DatabaseState
@@ -96,7 +98,7 @@ class Kit:
 
     def tick(self, *tables: str) -> dict[str, int]:
         """Bring the database to now."""
-        return self.captures.advance({f"shop.public.{t}" for t in tables} or {"shop.public.none"})
+        return advance(self.captures, {f"shop.public.{t}" for t in tables} or {"shop.public.none"})
 
     def capture(self, table: str) -> Capture:
         """The record of a captured table."""
@@ -240,3 +242,16 @@ def _main(root: str, address: str, point: str, call: str, *arguments: str) -> No
 
 if __name__ == "__main__":
     _main(*sys.argv[1:])
+
+
+def advance(
+    captures: Captures,
+    names: Iterable[str],
+    named_views: Iterable[str] = (),
+    at_snapshot: Callable[[SourceSnapshot], None] | None = None,
+) -> dict[str, int]:
+    """Bring the databases that one stream table reads up to date; raises what is refused to it."""
+    advanced = captures.advance({"reader": Read(frozenset(names), frozenset(named_views))}, at_snapshot)
+    for error in advanced.refused.values():
+        raise error
+    return dict(advanced.versions)

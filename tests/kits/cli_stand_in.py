@@ -17,6 +17,7 @@ from millstream.results import (
     InitiatedBy,
     OperatorPlan,
     RefreshMode,
+    RefreshOutcome,
     RefreshRecord,
     RefreshResult,
     RefreshStats,
@@ -134,6 +135,20 @@ class StandIn:
     def refresh_stream_table(self, name: str, *, mode: str | None = None) -> RefreshResult:
         self._record("refresh", name, mode)
         return RefreshResult(Action.DIFFERENTIAL, 1234, 5, 0, 240.0, "3 of 1,000 rows changed", {"orders": 7})
+
+    def refresh_stream_tables(
+        self, names: Sequence[str] | None = None, *, mode: str | None = None
+    ) -> list[RefreshOutcome]:
+        """All at once, as far as the records of calls show: a table that fails does not keep the others from it."""
+        outcomes: list[RefreshOutcome] = []
+        for name in names if names is not None else [n for n in self.dag().nodes if n in self.statuses]:
+            if self.statuses.get(name) is Status.SUSPENDED:
+                continue
+            try:
+                outcomes.append(RefreshOutcome(name, self.refresh_stream_table(name, mode=mode)))
+            except MillstreamError as error:
+                outcomes.append(RefreshOutcome(name, error=error))
+        return outcomes
 
     def status(self) -> list[StreamTableStatus]:
         return [

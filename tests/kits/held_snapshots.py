@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from kits.capture import Kit
+from kits.capture import Kit, advance
 from kits.shops import Shop
 from millstream.passes.held_snapshot import HeldSnapshot
 from millstream.postgres.connection import connect
@@ -43,7 +43,7 @@ def assert_held(kit: Kit, shop: Shop, *tables: str) -> None:
     """Tick, and compare the mirrors with what the held snapshot shows afterwards."""
     with HeldSnapshot(shop.address) as held:
         names = {f"shop.public.{t}" for t in tables}
-        kit.captures.advance(names, at_snapshot=held.hold)
+        advance(kit.captures, names, at_snapshot=held.hold)
         assert held.snapshot is not None
         assert held.snapshot.position == (kit.database.position or {})["snapshot"]
         with connect(shop.address) as reader:

@@ -161,7 +161,7 @@ def _number(sign: int, text: str, type_: str) -> Any:
         precision, scale = (int(part) for part in type_[8:-1].split(","))
         digits, exponent = len(value.as_tuple().digits), -int(value.as_tuple().exponent)
         if exponent <= scale and digits - exponent <= precision - scale:
-            return sign * value
+            return value if sign > 0 else value.copy_negate()  # a product would be rounded to 28 digits
     if value is not None and type_ == "double" and value != 0 and len(text) < 15:
         return sign * float(text)
     raise _Elsewhere

@@ -217,7 +217,8 @@ class Beginning:
                 installation = Installation(connection, catalog, access.get(database.name))
                 after, changed = installation.widen(replace(now, columns=columns), relation)
                 catalog.put_database(changed, captures=[replace(after, columns=now.columns)])
-            self.tick(database.name, {capture.id: more}).refuse([capture.name])
+            if (refusal := self.tick(database.name, {capture.id: more}).refusal([capture.name])) is not None:
+                raise refusal
         left = next(c for c in catalog.captures(database.name) if c.id == capture.id)
         if not left.is_kept or len(left.columns) < len(columns):
             raise MillstreamError(

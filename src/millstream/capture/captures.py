@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,36 @@ from millstream.sources.postgres.values.types import MirrorColumn
 _ENDING_SECONDS = 60.0
 """How long to wait before another attempt to end captures."""
 _SHORT_PATIENCE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a stream table reads of attached databases.
+
+    Args:
+        names: the tables and views, by their names in queries.
+        named_views: the views that its query names directly; the others are read through views.
+    """
+
+    names: frozenset[str]
+    named_views: frozenset[str] = frozenset()
+
+    def is_of(self, database: str) -> bool:
+        """Whether it reads anything of a database."""
+        return database in databases_of(self.names)
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """Databases that were brought forward.
+
+    Args:
+        versions: of all mirrors of the databases, by the names of their tables; quarantined tables are not among them.
+        refused: by stream table, why something that it reads could not be brought forward.
+    """
+
+    versions: Mapping[str, int]
+    refused: Mapping[str, MillstreamError]
 
 
 class Captures:
@@ -81,36 +112,42 @@ class Captures:
     # Bringing forward
 
     def advance(
-        self,
-        names: Collection[str],
-        named_views: Collection[str] = (),
-        at_snapshot: Callable[[SourceSnapshot], None] | None = None,
-    ) -> dict[str, int]:
-        """Bring the databases of some tables or views up to date; returns the versions of their mirrors, by name.
+        self, readers: Mapping[str, Read], at_snapshot: Callable[[SourceSnapshot], None] | None = None
+    ) -> Advanced:
+        """Bring the databases that some stream tables read up to date.
 
-        This brings forward every table of the databases; quarantined tables are not among the versions.
+        This brings forward every table of the databases. What cannot be brought forward is refused to its readers.
 
         Args:
-            named_views: the views that queries name directly; the others are read through views.
+            readers: what each stream table reads, by the stream table's name.
             at_snapshot: called with the snapshot the mirrors were brought to, while it can be exported.
-
-        Raises:
-            MillstreamError: DATABASE_UNREACHABLE, ...; or why one of the tables cannot be brought forward:
-                VALUE_UNSUPPORTED, PRIVILEGE_MISSING, CAPTURE_LOST, LOCK_TIMEOUT, ...; PRIVILEGE_MISSING for a view
-                through which PostgreSQL would not show the tables that its text reads.
         """
         versions: dict[str, int] = {}
-        for database in databases_of(names):
-            is_first = database not in self._ticked
-            with self._access.ticking(database):
-                ticked = self._tick(database, names, at_snapshot=at_snapshot)
+        refused: dict[str, MillstreamError] = {}
+        for database in databases_of({name for read in readers.values() for name in read.names}):
+            concerned = {reader: read for reader, read in readers.items() if read.is_of(database)}
+            try:
+                ticked = self._advance(database, {n for read in concerned.values() for n in read.names}, at_snapshot)
+            except MillstreamError as error:
+                refused |= dict.fromkeys(concerned.keys() - refused.keys(), error)
+                continue
             versions |= ticked.versions
-            if not ticked.all_captures or self._dependents.unread(ticked.all_captures):
-                self._end_forgotten(database)
-            if is_first and not self._settings.block_source_ddl:
-                self._guard(database)
-            ticked.refuse(names, named_views)
-        return versions
+            for reader, read in concerned.items():
+                if (refusal := ticked.refusal(read.names, read.named_views)) is not None:
+                    refused.setdefault(reader, refusal)
+        return Advanced(versions, refused)
+
+    def _advance(
+        self, database: str, names: Collection[str], at_snapshot: Callable[[SourceSnapshot], None] | None
+    ) -> Ticked:
+        is_first = database not in self._ticked
+        with self._access.ticking(database):
+            ticked = self._tick(database, names, at_snapshot=at_snapshot)
+        if not ticked.all_captures or self._dependents.unread(ticked.all_captures):
+            self._end_forgotten(database)
+        if is_first and not self._settings.block_source_ddl:
+            self._guard(database)
+        return ticked
 
     def _tick(
         self,

@@ -131,20 +131,18 @@ class Ticked:
         current = [c for c in self.captures.values() if c.id not in self.quarantined]
         return {c.name: c.version for c in current if c.version is not None}
 
-    def refuse(self, names: Collection[str], named_views: Collection[str] = ()) -> None:
-        """Raise the error that keeps one of the tables from being brought forward, or one of the views from being read.
+    def refusal(self, names: Collection[str], named_views: Collection[str] = ()) -> MillstreamError | None:
+        """The error that keeps one of the tables from being brought forward, or one of the views from being read.
 
         Args:
             named_views: the views that queries name directly.
 
-        Raises:
-            MillstreamError: why a table is quarantined; PRIVILEGE_MISSING.
+        Returns:
+            Why a table is quarantined; PRIVILEGE_MISSING; None if all can be read.
         """
         for name, seen in self.database.state.views.items():
             if seen.reading is not None and name in names:
-                raise seen.reading.error
+                return seen.reading.error
             if seen.naming is not None and name in named_views:
-                raise seen.naming.error
-        for id_, error in self.quarantined.items():
-            if self.captures[id_].name in names:
-                raise error
+                return seen.naming.error
+        return next((e for id_, e in self.quarantined.items() if self.captures[id_].name in names), None)

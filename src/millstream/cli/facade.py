@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from millstream.results import (
         CdcHealth,
         Explanation,
+        RefreshOutcome,
         RefreshRecord,
         RefreshResult,
         RefreshStats,
@@ -99,6 +100,10 @@ class Facade(Protocol):
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> object: ...
 
     def refresh_stream_table(self, name: str, *, mode: str | None = None) -> RefreshResult: ...
+
+    def refresh_stream_tables(
+        self, names: Sequence[str] | None = None, *, mode: str | None = None
+    ) -> Sequence[RefreshOutcome]: ...
 
     def status(self) -> Sequence[StreamTableStatus]: ...
 

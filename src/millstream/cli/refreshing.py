@@ -10,8 +10,7 @@ from millstream.cli import formats
 from millstream.cli.facade import Facade
 from millstream.cli.output import Column
 from millstream.cli.session import Session, verb
-from millstream.errors import MillstreamError
-from millstream.results import Status
+from millstream.results import RefreshOutcome, RefreshResult, Status
 
 NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="The stream tables.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All stream tables that are not suspended.")]
@@ -50,18 +49,24 @@ def refresh(
     all_tables: AllOption = False,
     full: Annotated[bool, typer.Option("--full", help="Recompute the named tables in full.")] = False,
 ) -> None:
-    """Refresh stream tables, each after the stream tables it reads.
+    """Refresh stream tables in one pass, each after the stream tables it reads.
 
-    If one fails, the others are still refreshed, and the exit code is 1.
+    All are brought to the same state of what they read. If one fails, those that do not read it are still refreshed,
+    and the exit code is 1.
 
     Example:
 
       millstream refresh customer_totals
       millstream refresh --all --json
     """
-    with session.connect() as ms:
-        wanted = chosen(ms, names, all_tables)
-        outcomes = [_refresh(session, ms, name, "FULL" if full else None, alone=len(wanted) == 1) for name in wanted]
+    if bool(names) == all_tables:
+        raise typer.BadParameter("give the names of stream tables, or --all")
+    mode = "FULL" if full else None
+    with session.connect() as ms, session.progress.working(f"refreshing {', '.join(names or ['all stream tables'])}"):
+        if names and len(names) == 1:
+            outcomes = [_refreshed(names[0], ms.refresh_stream_table(names[0], mode=mode))]
+        else:
+            outcomes = [_outcome(found) for found in ms.refresh_stream_tables(names or None, mode=mode)]
     session.output.records(outcomes, _COLUMNS, empty="There are no stream tables to refresh.")
     if any(o.error for o in outcomes):
         raise typer.Exit(1)
@@ -81,14 +86,18 @@ def chosen(ms: Facade, names: Sequence[str] | None, all_tables: bool) -> list[st
     return [name for name in ms.dag().nodes if name in active]
 
 
-def _refresh(session: Session, ms: Facade, name: str, mode: str | None, *, alone: bool) -> Outcome:
-    try:
-        with session.progress.working(f"refreshing {name}"):
-            result = ms.refresh_stream_table(name, mode=mode)
-    except MillstreamError as e:
-        if alone:
-            raise
-        return Outcome(name, "FAILED", reason=f"[{e.code}] {e.message}", error=e.as_dict())
+def _outcome(found: RefreshOutcome) -> Outcome:
+    if found.error is not None:
+        error = found.error
+        return Outcome(found.name, "FAILED", reason=f"[{error.code}] {error.message}", error=error.as_dict())
+    if found.result is None:
+        return Outcome(
+            found.name, "WAITING", reason=f"waits for {found.waits_for}", error=f"waits for {found.waits_for}"
+        )
+    return _refreshed(found.name, found.result)
+
+
+def _refreshed(name: str, result: RefreshResult) -> Outcome:
     return Outcome(
         name,
         str(result.action),

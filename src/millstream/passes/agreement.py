@@ -1,14 +1,14 @@
 """Which versions of the base tables each stream table of a pass is brought to, so that all it reads agrees. Pure.
 
-A pass takes one frontier. But a stream table may read another one that the pass does not refresh, e.g. one on cron: that
-stays at its own, older frontier, and so must everything that is joined with it. Where two such inputs stand for
-different versions of one base table, no frontier fits both: the one that lags has to join the pass.
+A pass takes one frontier. But a stream table may read another one that the pass does not refresh, e.g. one on cron.
+That one stays at its own, older frontier, and so must everything that is joined with it. Where two such inputs stand
+for different versions of one base table, no frontier fits both: the one that lags has to join the pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Versions = Mapping[str, int]
 
@@ -27,11 +27,16 @@ class Agreement:
 
     Args:
         versions: by stream table, for every base table that it reads, directly or not.
-        lagging: stream tables outside the pass that have to join it, because what reads them cannot agree otherwise.
+        held_back: by stream table whose inputs cannot agree, the tables outside the pass that have to join it.
     """
 
     versions: Mapping[str, Versions]
-    lagging: frozenset[str] = frozenset()
+    held_back: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def lagging(self) -> frozenset[str]:
+        """The stream tables outside the pass that have to join it."""
+        return frozenset[str]().union(*self.held_back.values())
 
 
 def agree(
@@ -50,7 +55,7 @@ def agree(
     """
     settled: dict[str, Versions] = {}
     behind: dict[str, frozenset[str]] = {name: frozenset({name}) for name in outside}
-    lagging: set[str] = set()
+    held_back: dict[str, frozenset[str]] = {}
     for name in order:
         upstream = sorted(reads[name].upstream)
         behind[name] = frozenset().union(*(behind[source] for source in upstream))
@@ -59,7 +64,8 @@ def agree(
             for base, version in (settled.get(source) or outside.get(source, {})).items():
                 if fixed.setdefault(base, version) != version:
                     # refreshing one more of them than needed is never wrong
-                    lagging |= {other for other in behind[name] if base in outside[other]}
+                    others = frozenset(other for other in behind[name] if base in outside[other])
+                    held_back[name] = held_back.get(name, frozenset()) | others
         own = {base: newest[base] for base in reads[name].base if base not in fixed}
         settled[name] = {**fixed, **own}
-    return Agreement(settled, frozenset(lagging))
+    return Agreement(settled, held_back)

@@ -97,22 +97,27 @@ def _object(catalog: Catalog, name: str, table: StreamTable) -> LakeObject:
 
 
 def bind_inputs(
-    catalog: Catalog,
     table: StreamTable,
     compiled: Compiled,
     versions: Mapping[str, int],
     paths: Mapping[str, str],
+    upstream: Mapping[str, StreamTable],
     *,
     at_frontier: bool = False,
 ) -> dict[str, BoundInput]:
-    """The inputs of a table at the given versions; stream tables at their latest version unless `at_frontier`."""
+    """The inputs of a table at the given versions.
+
+    Args:
+        versions: of base tables; with `at_frontier`, of stream tables, too.
+        paths: where the base tables lie.
+        upstream: the stream tables that it reads, each at the version to read.
+    """
     bound: dict[str, BoundInput] = {}
     for name in compiled.sources:
         columns = compiled.used_columns[name]
-        upstream = catalog.find(TableName.parse(name)) if name not in paths else None
-        if upstream is not None:
-            source = _stream_input(name, upstream)
-            new = versions[name] if at_frontier else upstream.public_stage.version
+        if name not in paths and name in upstream:
+            source = _stream_input(name, upstream[name])
+            new = versions[name] if at_frontier else upstream[name].public_stage.version
             if new is None:
                 raise MillstreamError(Code.NOT_POPULATED, f"{name} has never been refreshed")
         else:
@@ -121,6 +126,12 @@ def bind_inputs(
             source, new = DeltaInput(name, paths[name], table_id=table_id), versions[name]
         bound[name] = BoundInput(source, columns, table.frontier.get(name), new)
     return bound
+
+
+def upstream_of(catalog: Catalog, table: StreamTable) -> dict[str, StreamTable]:
+    """The stream tables that a table reads directly, as the catalog records them now."""
+    names = [d.name for d in table.definition.dependencies if d.kind is SourceKind.STREAM_TABLE]
+    return {name: found for name in names if (found := catalog.find(TableName.parse(name))) is not None}
 
 
 def _stream_input(name: str, upstream: StreamTable) -> DeltaInput:

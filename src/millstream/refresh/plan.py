@@ -26,16 +26,30 @@ _INCREMENTAL = {Action.DIFFERENTIAL, Action.APPEND_ONLY}
 
 @dataclass(frozen=True)
 class Request:
-    """The table to refresh, the versions to refresh it to, and who initiated it."""
+    """The table to refresh, what to refresh it to, and who initiated it.
+
+    Args:
+        base_versions: of the base tables that it reads directly, which lie at `paths`.
+        base_frontier: the versions of all base tables that its contents will stand for.
+        upstream: the stream tables that it reads, as they are to be read.
+        deadline: when its contents would be stale by its schedule.
+    """
 
     table: StreamTable
     compiled: Compiled
     base_versions: Mapping[str, int]
     paths: Mapping[str, str]
     base_frontier: Mapping[str, int]
+    upstream: Mapping[str, StreamTable]
     data_timestamp: datetime
     initiated_by: InitiatedBy
     mode: RefreshMode | None = None
+    deadline: datetime | None = None
+
+    def inputs(self, versions: Mapping[str, int] | None = None) -> dict[str, BoundInput]:
+        """Its inputs; of base tables at other versions than asked for, if they are given."""
+        found = versions if versions is not None else self.base_versions
+        return bind_inputs(self.table, self.compiled, found, self.paths, self.upstream)
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,7 @@ class Plan:
 def planned(request: Request, catalog: Catalog, worker: Worker, settings: Settings) -> Plan:
     """Classify the inputs and choose an action."""
     table, compiled = request.table, request.compiled
-    bound = bind_inputs(catalog, table, compiled, request.base_versions, request.paths)
+    bound = request.inputs()
     inputs = {name: b.classified(worker.store) for name, b in bound.items()}
     mode = request.mode or table.refresh_mode
     facts = Facts(
@@ -99,9 +113,9 @@ def planned(request: Request, catalog: Catalog, worker: Worker, settings: Settin
     return Plan(request, inputs, facts.inputs, choice)
 
 
-def first(request: Request, choice: Choice, catalog: Catalog, worker: Worker) -> Plan:
+def first(request: Request, choice: Choice, worker: Worker) -> Plan:
     """The plan for the first load of empty stages."""
-    bound = bind_inputs(catalog, request.table, request.compiled, request.base_versions, request.paths)
+    bound = request.inputs()
     inputs = {name: b.classified(worker.store) for name, b in bound.items()}
     return Plan(request, inputs, [b.facts(worker.store) for b in inputs.values()], choice)
 
@@ -125,11 +139,10 @@ def _measured(table: StreamTable, catalog: Catalog) -> list[Measured]:
     return measured
 
 
-def resumed(request: Request, intent: Intent, catalog: Catalog, worker: Worker) -> Plan:
+def resumed(request: Request, intent: Intent, worker: Worker) -> Plan:
     """The plan of an interrupted refresh."""
-    table = request.table
     versions = {n: v for n, v in intent.new_frontier.items() if n in request.paths}
-    bound = bind_inputs(catalog, table, request.compiled, {**request.base_versions, **versions}, request.paths)
+    bound = request.inputs({**request.base_versions, **versions})
     old, new = intent.old_frontier, intent.new_frontier
     bound = {n: replace(b, old=old.get(n), new=new.get(n, b.new)) for n, b in bound.items()}
     inputs = {n: b.classified(worker.store) for n, b in bound.items()}

@@ -109,7 +109,7 @@ class Runner:
         started, table = time.perf_counter(), request.table
         self._worker.use(table.definition.settings)
         self._definitions.watch(table, request.compiled, request.paths, request.base_versions)
-        plan = first(request, choice, self._catalog, self._worker)
+        plan = first(request, choice, self._worker)
         intent = self._catalog.begin_load(_start(plan, floor=0))
         cost = Cost()
         try:
@@ -134,6 +134,7 @@ class Runner:
                 base_frontier=request.base_frontier,
                 started_at=started_at,
                 reason=plan.choice.reason,
+                freshness_deadline=request.deadline,
             )
         )
         reason, reached = plan.choice.reason, dict(request.base_frontier)
@@ -247,7 +248,7 @@ class Runner:
 
     def _resume(self, request: Request, intent: Intent) -> None:
         """Compute the missing stages from the frontiers of the interrupted refresh."""
-        plan = resumed(request, intent, self._catalog, self._worker)
+        plan = resumed(request, intent, self._worker)
         self._attempt(plan, intent, time.perf_counter())
 
     def _anything_committed(self, table: StreamTable, intent: Intent) -> bool:
@@ -282,6 +283,7 @@ def _start(plan: Plan, floor: int) -> RefreshStart:
         base_frontier=request.base_frontier,
         reason=plan.choice.reason,
         floor=floor,
+        freshness_deadline=request.deadline,
     )
 
 

@@ -19,6 +19,7 @@ from millstream.results import (
     Explanation,
     InitiatedBy,
     RefreshMode,
+    RefreshOutcome,
     RefreshRecord,
     RefreshResult,
     RefreshStats,
@@ -323,6 +324,22 @@ class Millstream:
         """
         parsed = parse_mode(mode) if mode is not None else None
         return self._refreshing.refresh(TableName.parse(name), InitiatedBy.MANUAL, parsed)
+
+    def refresh_stream_tables(
+        self, names: Sequence[str] | None = None, *, mode: str | None = None
+    ) -> list[RefreshOutcome]:
+        """Bring stream tables, and first what they read, up to date in one pass at one frontier.
+
+        If one fails, those that do not read it are still refreshed; side by side, where they do not read each other.
+
+        Args:
+            names: unless given, all that are not suspended.
+            mode: for the named tables and this refresh only.
+
+        Raises:
+            MillstreamError: NOT_A_STREAM_TABLE; SUSPENDED if one of them, or one that they read, is suspended.
+        """
+        return self._refreshing.refresh_named(names, parse_mode(mode) if mode is not None else None)
 
     # Monitoring
 

@@ -27,7 +27,8 @@ from millstream.lake.locks import LockManager
 from millstream.lake.recorded_definitions import RecordedDefinitions, fitting
 from millstream.naming import TableName
 from millstream.notices import NoticeWarning, ServingWarning, warn
-from millstream.passes.coordinator import Coordinator
+from millstream.passes.pass_runner import PassRunner, definition_key
+from millstream.passes.table_refresh import TableRefresh
 from millstream.planner import Choice
 from millstream.planner.choice import full_required
 from millstream.reasons import Reason
@@ -90,7 +91,8 @@ class Replacements:
         definitions: Definitions,
         servings: ServingDefinitions,
         server: TableServer,
-        coordinator: Coordinator,
+        passes: PassRunner,
+        refresher: TableRefresh,
         clock: Callable[[], datetime],
     ) -> None:
         self._catalog = catalog
@@ -101,7 +103,8 @@ class Replacements:
         self._definitions = definitions
         self._servings = servings
         self._server = server
-        self._coordinator = coordinator
+        self._passes = passes
+        self._refresher = refresher
         self._clock = clock
 
     # Changes that a user requests
@@ -169,8 +172,8 @@ class Replacements:
     def _holding(self, prepared: _Prepared) -> Iterator[_Prepared | None]:
         """Hold the locks of a stream table and of those it will read; None if the lake has changed meanwhile."""
         table = prepared.table
-        keys = {table.id, *(self._catalog.get(n).id for n in prepared.upstream)}
-        with self._locks.acquire(keys, on_wait=self._coordinator.waiting):
+        keys = {table.id, definition_key(table.id), *(self._catalog.get(n).id for n in prepared.upstream)}
+        with self._locks.acquire(keys, on_wait=self._passes.waiting):
             now = self._catalog.find_by_id(table.id)
             is_current = self._catalog.generation() == prepared.generation and now is not None
             if now is not None and is_current and now.definition.body.stamp == table.definition.body.stamp:
@@ -236,12 +239,12 @@ class Replacements:
                 result = self._replace(
                     now, Change(), None, None, initiated_by=initiated_by, mode=mode, reason=outdated.reason
                 )
-                unserved = self._coordinator.serve(table.id, initiated_by, started_at)
+                unserved = self._refresher.serve(table.id, initiated_by, started_at)
         except OutdatedError as deeper:  # of a stream table that it reads
             self.follow(deeper, initiated_by, None)
             return None
         except MillstreamError as error:
-            self._coordinator.failed(table, error, initiated_by, started_at)
+            self._refresher.record_failure(table, error, initiated_by, started_at)
             raise
         if unserved is not None:
             raise unserved
@@ -271,7 +274,7 @@ class Replacements:
                     self._definitions.candidate(table, compiled, prepared.semantics, prepared.mode)
                 )
             if is_loaded:
-                candidate, load, result = self._coordinator.load(
+                candidate, load, result = self._passes.load(
                     prepared.upstream, candidate, compiled, initiated_by, _choice(table, reason), mode
                 )
             try:
@@ -295,7 +298,7 @@ class Replacements:
     ) -> None:
         """Clean up after a definition that has taken effect; a later refresh does what fails here."""
         error = (
-            self._coordinator.serve(after.id, initiated_by, self._clock()) if error is not None else self._moved(after)
+            self._refresher.serve(after.id, initiated_by, self._clock()) if error is not None else self._moved(after)
         )
         if error is not None:
             warn(f"{after.name} could not be served; its next refresh retries it: {error.message}", ServingWarning)

@@ -24,7 +24,9 @@ from millstream.lake.compiler import Compiler
 from millstream.lake.locks import Locks
 from millstream.lake.recorded_definitions import RecordedDefinitions
 from millstream.notices import ServingWarning, warn
-from millstream.passes.coordinator import Coordinator
+from millstream.passes.frontier import Frontiers
+from millstream.passes.pass_runner import PassRunner
+from millstream.passes.table_refresh import TableRefresh
 from millstream.postgres.pool import ConnectionPool
 from millstream.service.definitions import Definitions
 from millstream.service.replacing import Replacements
@@ -131,8 +133,11 @@ class Runtime:
                 self.lake, catalog, self.workers, self.compiler, self.recorded, feeds, self.captures, settings
             )
             self.servings = ServingDefinitions(catalog, self.workers, self.server, settings, keys.of_query)
-            self.coordinator = Coordinator(
-                catalog, self.workers, locks, settings, self.recorded, self.captures, self.server, clock, progress
+            self.refresher = TableRefresh(catalog, self.workers, settings, self.recorded, self.server, clock, progress)
+            frontiers = Frontiers(catalog, self.workers, locks, self.recorded, self.captures, clock, progress)
+            concurrency = settings.concurrent_refreshes
+            self.passes = PassRunner(
+                catalog, self.workers, locks, frontiers, self.refresher, clock, progress, concurrency
             )
             self.replacements = Replacements(
                 catalog,
@@ -143,7 +148,8 @@ class Runtime:
                 self.definitions,
                 self.servings,
                 self.server,
-                self.coordinator,
+                self.passes,
+                self.refresher,
                 clock,
             )
             self.lake.sync()
@@ -154,6 +160,8 @@ class Runtime:
 
     def close(self) -> None:
         """Release the session and the connections to databases."""
+        if (passes := getattr(self, "passes", None)) is not None:
+            passes.close()
         self.captures.close()
         if self._owns_session:
             close_session(self.spark)

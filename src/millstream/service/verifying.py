@@ -14,7 +14,7 @@ from millstream.notices import NoticeWarning, warn
 from millstream.passes.held_snapshot import HeldSnapshot
 from millstream.passes.verify_against_postgres import AgainstPostgres
 from millstream.refresh.full_text import run_text
-from millstream.refresh.inputs import base_tables, bind_inputs, paths_of
+from millstream.refresh.inputs import base_tables, bind_inputs, paths_of, upstream_of
 from millstream.refresh.verify import compare, contents_of
 from millstream.results import Action, InitiatedBy, VerifyResult
 from millstream.service.argument_values import parse_oracle
@@ -96,7 +96,8 @@ class Verifying:
                     f"{dependency.name} was replaced since {table.name} was refreshed",
                     hint="refresh first",
                 )
-        inputs = bind_inputs(self._catalog, table, compiled, dict(table.frontier), paths, at_frontier=True)
+        upstream = upstream_of(self._catalog, table)
+        inputs = bind_inputs(table, compiled, dict(table.frontier), paths, upstream, at_frontier=True)
         expected = run_text(worker, compiled, inputs, table.data_timestamp)
         contents = contents_of(worker.store, table, compiled)
         return compare(contents, expected, self._settings.verify_relative_tolerance)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millstream.bench.postgres.shop import Shop
+from millstream.capture.captures import Read
 
 if TYPE_CHECKING:
     from millstream.service import Millstream
@@ -38,13 +39,13 @@ def measure(ms: Millstream, shop: Shop, *, tables: int, rounds: int, announce: C
         announce(f"capturing {tables} tables")
         ms.attach(DATABASE, str(shop.address), cdc="trigger")
         ms.create_stream_table(READER, " UNION ALL ".join(f"SELECT id, a FROM {n}" for n in names), initialize=False)
-        advance = ms._runtime.captures.advance
+        advance, readers = ms._runtime.captures.advance, {READER: Read(frozenset(names))}
         for number in range(1 - _WARM_UP, rounds + 1):
             for case in (QUIET, BUSY):
                 if case == BUSY:
                     owner.execute("INSERT INTO other VALUES (1)")
                 start = time.perf_counter()
-                advance(names)
+                advance(readers)
                 elapsed = time.perf_counter() - start
                 if number > 0:
                     samples.append(Sample(case, number, round(elapsed * 1000, 3)))

@@ -1,0 +1,137 @@
+"""Refreshes and serves one stream table of a pass, and records what fails. The caller holds the table's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from millstream.catalog import Catalog
+from millstream.catalog.models import Load, StreamTable
+from millstream.engine.worker import Workers
+from millstream.errors import Code, MillstreamError
+from millstream.lake import Compiled
+from millstream.lake.recorded_definitions import RecordedDefinitions
+from millstream.planner import Choice
+from millstream.refresh.execute import Progress
+from millstream.refresh.plan import Request
+from millstream.refresh.runner import Runner
+from millstream.results import InitiatedBy, RefreshMode, RefreshResult
+from millstream.serving.table_server import TableServer
+from millstream.settings import Settings
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What one stream table is to be brought to.
+
+    Args:
+        paths: where the base tables lie.
+        versions: those of the base tables that it reads directly.
+        frontier: the versions of all base tables that its contents will stand for.
+        upstream: the stream tables that it reads, as they are to be read.
+        deadline: when its contents would be stale by its schedule.
+    """
+
+    data_timestamp: datetime
+    paths: Mapping[str, str]
+    versions: Mapping[str, int]
+    frontier: Mapping[str, int]
+    upstream: Mapping[str, StreamTable]
+    initiated_by: InitiatedBy
+    mode: RefreshMode | None = None
+    deadline: datetime | None = None
+
+
+class TableRefresh:
+    """Refreshes stream tables one by one."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        workers: Workers,
+        settings: Settings,
+        definitions: RecordedDefinitions,
+        server: TableServer,
+        clock: Callable[[], datetime],
+        progress: Progress,
+    ) -> None:
+        self._catalog = catalog
+        self._workers = workers
+        self._settings = settings
+        self._definitions = definitions
+        self._server = server
+        self._clock = clock
+        self._progress = progress
+
+    def refresh(self, table: StreamTable, goal: Goal) -> tuple[RefreshResult, MillstreamError | None]:
+        """Refresh a table and serve it; the second value is why it could not be served.
+
+        Raises:
+            MillstreamError: the refresh failed, which is recorded.
+            OutdatedError: its definition no longer fits what it reads.
+        """
+        with self._recording(table, goal):
+            compiled = self._definitions.compiled(table)
+        result = self._runner().refresh(_request(table, compiled, goal))
+        return result, self.serve(table.id, goal.initiated_by, goal.data_timestamp)
+
+    def load(
+        self, candidate: StreamTable, compiled: Compiled, goal: Goal, choice: Choice
+    ) -> tuple[Load, RefreshResult]:
+        """Fill the stages of a new definition that has not taken effect; nothing of it is recorded."""
+        return self._runner().load(_request(candidate, compiled, goal), choice)
+
+    def serve(self, table_id: str, initiated_by: InitiatedBy, started_at: datetime) -> MillstreamError | None:
+        """Serve a table that was refreshed. A failure is recorded and returned: what reads the table goes on."""
+        table = self._catalog.find_by_id(table_id)
+        if table is None:
+            return None
+        try:
+            self._server.serve(table, self._workers.here().store)
+        except MillstreamError as error:
+            self.record_failure(table, error, initiated_by, started_at)
+            return error
+        return None
+
+    def record_failure(
+        self, table: StreamTable, error: MillstreamError, initiated_by: InitiatedBy, started_at: datetime
+    ) -> None:
+        """Record that a refresh failed; if no retry can help, the table goes to ERROR at once."""
+        self._catalog.record_failure(
+            table.id,
+            error,
+            initiated_by=initiated_by,
+            started_at=started_at,
+            max_consecutive_errors=self._settings.max_consecutive_errors,
+        )
+        if error.code in {Code.SOURCE_MISSING, Code.SOURCE_CHANGED}:
+            self._catalog.set_error(table.id, f"{error.code}: {error.message}")
+
+    @contextmanager
+    def _recording(self, table: StreamTable, goal: Goal) -> Iterator[None]:
+        try:
+            yield
+        except MillstreamError as error:
+            self.record_failure(table, error, goal.initiated_by, goal.data_timestamp)
+            raise
+
+    def _runner(self) -> Runner:
+        worker = self._workers.here()
+        return Runner(self._catalog, worker, self._settings, self._definitions, self._clock, self._progress)
+
+
+def _request(table: StreamTable, compiled: Compiled, goal: Goal) -> Request:
+    return Request(
+        table=table,
+        compiled=compiled,
+        base_versions=goal.versions,
+        paths=goal.paths,
+        base_frontier=goal.frontier,
+        upstream=goal.upstream,
+        data_timestamp=goal.data_timestamp,
+        initiated_by=goal.initiated_by,
+        mode=goal.mode,
+        deadline=goal.deadline,
+    )

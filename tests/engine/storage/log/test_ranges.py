@@ -106,7 +106,7 @@ def test_lost_history(both: Sequence[DeltaStore], lake: Lake, path: str) -> None
     for store in both:
         summary = store.classify(path, 1, 3)
         assert summary.kind is RangeKind.LOST
-        assert "gone" in summary.reason
+        assert "no longer exist" in summary.reason
         with pytest.raises(MillstreamError) as caught:
             store.changes(path, 1, 3)
         assert caught.value.code is Code.FRONTIER_LOST

@@ -73,5 +73,5 @@ def delay_seconds(attempts: int, fraction: float) -> float:
     8.0
     """
     doublings = min(attempts - 1, 16)  # far beyond the maximum, and far below an overflow
-    delay = min(FIRST_DELAY_SECONDS * 2**doublings, MAX_DELAY_SECONDS)
+    delay = min(FIRST_DELAY_SECONDS * 2.0**doublings, MAX_DELAY_SECONDS)
     return delay * (1 + JITTER * (2 * fraction - 1))

@@ -38,15 +38,17 @@ class Due:
 
     Attributes:
         at: when its pass should start; infinite if it is not refreshed by itself.
-        joins_at: from when it is refreshed if something else is due, so that the loop wakes less often. Never after `at`.
+        joins_at: from when it is refreshed if something else is due: the loop then wakes less often. Never after `at`.
         urgency: when it should have been refreshed; the least is served first. It does not move while the table waits.
         deadline: when its contents become too old; None for cron, and before the first refresh.
+        path: how long its refresh takes, with everything that is refreshed before it.
     """
 
     at: float
     joins_at: float
     urgency: float
     deadline: datetime | None
+    path: float
 
 
 def due_times(view: LakeView, blocked: Collection[str]) -> dict[str, Due]:
@@ -75,13 +77,13 @@ def _jobs(view: LakeView, blocked: Collection[str]) -> dict[str, Job]:
 def _due(view: LakeView, table: TableView, path: float, starts: Mapping[str, float]) -> Due:
     schedule, since = table.schedule, table.current_since
     if schedule is None:
-        return Due(math.inf, math.inf, math.inf, None)
+        return Due(math.inf, math.inf, math.inf, None, path)
     period = float(schedule.seconds or 0)
     if since is None:
         waits = view.seconds_until(table.created_at) if table.created_at is not None else -math.inf
-        return Due(0.0, 0.0, waits + period, None)
+        return Due(0.0, 0.0, waits, None, path)
     if since > view.now:  # the clock was set back: nothing can be derived from that time
-        return Due(0.0, 0.0, -math.inf, None)
+        return Due(0.0, 0.0, -math.inf, None, path)
     deadline = schedule.deadline(since)
     if deadline is None:
         return _due_by_cron(view, table, schedule, since, path)
@@ -90,19 +92,19 @@ def _due(view: LakeView, table: TableView, path: float, starts: Mapping[str, flo
     if path > (1 - MIN_PERIOD_SHARE) * period:
         earliest = max(earliest, _rested(view, table, path, period))
     at, joins_at = max(latest, earliest), max(latest - JOIN_SHARE * period, earliest)
-    return Due(at, joins_at, view.seconds_until(deadline), deadline)
+    return Due(at, joins_at, view.seconds_until(deadline), deadline, path)
 
 
 def _due_by_cron(view: LakeView, table: TableView, schedule: Schedule, since: datetime, path: float) -> Due:
     fires = _fires_after(schedule, since)
     if fires is None:
-        return Due(math.inf, math.inf, math.inf, None)
+        return Due(math.inf, math.inf, math.inf, None, path)
     at = view.seconds_until(fires)
     if table.ended_at is not None and fires < table.ended_at:  # it fired while the last refresh was running
         following = _fires_after(schedule, fires)
         gap = (following - fires).total_seconds() if following is not None else math.inf
         at = max(at, _rested(view, table, path, gap))
-    return Due(at, at, view.seconds_until(fires), None)
+    return Due(at, at, view.seconds_until(fires), None, path)
 
 
 def _rested(view: LakeView, table: TableView, path: float, period: float) -> float:

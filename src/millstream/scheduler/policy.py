@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
 
 from millstream.scheduler.due import Due, due_times
 from millstream.scheduler.finish_estimates import finish_estimates
@@ -100,24 +101,55 @@ def _plans(view: LakeView, due: Mapping[str, Due], waits: Mapping[str, Wait]) ->
     """A pass for each component of the tables that are due, the most urgent first."""
     if not any(d.at <= MIN_SLEEP_SECONDS for name, d in due.items() if name not in waits):
         return []
-    chosen = {name for name, d in due.items() if name not in waits and d.joins_at <= MIN_SLEEP_SECONDS}
     read = view.refreshed_with()
-    included = set(chosen)
-    for name in reversed(view.dag.nodes):
-        if name in included:
-            included.update(read[name])
+    chosen, included = _chosen(view, due, waits, read)
+    level_of = {name: number for number, level in enumerate(view.dag.levels(included)) for name in level}
     plans: list[tuple[float, PassPlan]] = []
     for component in view.dag.components(included):
         due_here = chosen.intersection(component)
         urgency = _urgencies(view, due, component, read)
-        levels = tuple(_by_urgency(level, urgency) for level in view.dag.levels(component))
+        levels = _levels(component, level_of, urgency)
         deadlines = {name: due[name].deadline for name in component}
         plans.append((min(urgency.values()), PassPlan(levels, frozenset(due_here), deadlines)))
     return [plan for _, plan in sorted(plans, key=lambda p: (p[0], p[1].levels))]
 
 
-def _by_urgency(names: Iterable[str], urgency: Mapping[str, float]) -> tuple[str, ...]:
-    return tuple(sorted(names, key=lambda name: (urgency[name], name)))
+def _chosen(
+    view: LakeView, due: Mapping[str, Due], waits: Mapping[str, Wait], read: Mapping[str, Sequence[str]]
+) -> tuple[set[str], set[str]]:
+    """The tables that are refreshed for their own schedules, and all tables that are refreshed.
+
+    They include each table on a duration that becomes due while something it reads is being refreshed: it would have to
+    wait for that, and then need it once more.
+    """
+    chosen = {name for name, d in due.items() if name not in waits and d.joins_at <= MIN_SLEEP_SECONDS}
+    included = _with_upstream(chosen, read)
+    for name in view.dag.nodes:
+        if name in due and name not in waits and name not in chosen and due[name].deadline is not None:
+            ready_at = max((due[source].path for source in read[name] if source in included), default=-math.inf)
+            if due[name].at <= ready_at:
+                chosen.add(name)
+                included |= _with_upstream([name], read)
+    return chosen, included
+
+
+def _with_upstream(names: Iterable[str], read: Mapping[str, Sequence[str]]) -> set[str]:
+    """Tables, and all that is refreshed with them."""
+    found = set(names)
+    open_names = list(found)
+    while open_names:
+        new = set(read[open_names.pop()]) - found
+        found |= new
+        open_names += new
+    return found
+
+
+def _levels(
+    component: Iterable[str], level_of: Mapping[str, int], urgency: Mapping[str, float]
+) -> tuple[tuple[str, ...], ...]:
+    """The tables of one component by levels, and within a level by urgency."""
+    ordered = sorted(component, key=lambda name: (level_of[name], urgency[name], name))
+    return tuple(tuple(level) for _, level in groupby(ordered, key=level_of.__getitem__))
 
 
 def _urgencies(

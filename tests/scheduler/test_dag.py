@@ -91,6 +91,46 @@ def test_closing_a_path_is_found_as_a_cycle_that_exists(read: dict[str, list[str
     assert all(source in read[reader] for reader, source in itertools.pairwise(path))
 
 
+def test_tables_that_share_what_they_read_are_one_component() -> None:
+    dag = Dag.build({"a": ["x"], "b": ["x", "y"], "c": ["y"], "d": ["z"], "e": ["d"], "f": []})
+    assert dag.components(["a", "b", "c", "d", "e", "f"]) == (("f",), ("a", "b", "c"), ("d", "e"))
+    assert dag.components(["a", "c"]) == (("a",), ("c",))  # nothing that is refreshed connects them
+    assert dag.components(["d", "e"]) == (("d", "e"),)
+    assert dag.components([]) == ()
+
+
+def test_levels_follow_the_graph_also_through_tables_that_are_not_given() -> None:
+    dag = Dag.build({"a": ["x"], "b": ["a"], "c": ["b"], "d": ["x"]})
+    assert dag.levels(["a", "b", "c", "d"]) == (("a", "d"), ("b",), ("c",))
+    assert dag.levels(["a", "c"]) == (("a",), ("c",))
+    assert dag.levels([]) == ()
+    with pytest.raises(MillstreamError):
+        dag.levels(["nobody"])
+    with pytest.raises(MillstreamError):
+        dag.components(["nobody"])
+
+
+@given(sources(), st.sets(st.sampled_from(NAMES)))
+def test_levels_and_components_partition_any_set_of_tables(read: dict[str, list[str]], names: set[str]) -> None:
+    dag = Dag.build(read)
+    levels, components = dag.levels(names), dag.components(names)
+    place = {name: number for number, level in enumerate(levels) for name in level}
+    assert sorted(n for level in levels for n in level) == sorted(names)
+    assert all(levels)
+    for name in names:
+        above = names.intersection(dag.upstream([name]))
+        assert place[name] == max((place[n] + 1 for n in above), default=0)
+    assert sorted(n for component in components for n in component) == sorted(names)
+    of = {name: number for number, component in enumerate(components) for name in component}
+    reach = {name: {name, *dag.sources(name)} for name in names}
+    assert all(of[a] == of[b] for a, b in itertools.combinations(sorted(names), 2) if reach[a] & reach[b])
+    for component in components:  # and nothing else is in it
+        joined, rest = {component[0]}, set(component[1:])
+        while found := {n for n in rest if any(reach[n] & reach[m] for m in joined)}:
+            joined, rest = joined | found, rest - found
+        assert not rest
+
+
 def effective(read: dict[str, list[str]], **texts: str) -> dict[str, str | None]:
     found = Dag.build(read).effective_schedules({name: Schedule.parse(t) for name, t in texts.items()})
     return {name: s.text if s else None for name, s in found.items()}

@@ -63,6 +63,47 @@ class Dag:
         wanted = named.union(self.upstream(named)) & self.stream_tables
         return tuple(n for n in self.nodes if n in wanted)
 
+    def components(self, names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+        """Partition some tables: two are in one component if one reads the other, or both read a third, directly.
+
+        Names inside a component, and components by their first names, are in the order of `nodes`.
+
+        >>> Dag.build({"a": ["x"], "b": ["x"], "c": ["y"]}).components(["a", "b", "c"])
+        (('a', 'b'), ('c',))
+        """
+        given = set(names)
+        self._refuse_unknown(given)
+        leader: dict[str, str] = {}
+        for source, dependent in self.edges:
+            if dependent in given:
+                _merge(leader, source, dependent)
+        members: dict[str, list[str]] = {}
+        for name in self.nodes:
+            if name in given:
+                members.setdefault(_leader(leader, name), []).append(name)
+        return tuple(tuple(component) for component in members.values())
+
+    def levels(self, names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+        """Partition some tables so that each comes after all of them that it reads, directly or indirectly.
+
+        The tables of one level do not depend on each other; they are in the order of `nodes`.
+
+        >>> Dag.build({"a": ["x"], "b": ["x"], "c": ["a", "b"]}).levels(["a", "b", "c"])
+        (('a', 'b'), ('c',))
+        """
+        given = set(names)
+        self._refuse_unknown(given)
+        read = self._neighbours(backwards=True)
+        below: dict[str, int] = {}  # how many of the given tables are on the longest path to each table
+        found: list[list[str]] = []
+        for name in self.nodes:
+            level = max((below[source] for source in read.get(name, ())), default=0)
+            below[name] = level + (name in given)
+            if name in given:
+                found.extend([] for _ in range(level + 1 - len(found)))
+                found[level].append(name)
+        return tuple(tuple(level) for level in found)
+
     def effective_schedules(self, schedules: Mapping[str, Schedule]) -> dict[str, Schedule | None]:
         """The schedule by which each stream table is refreshed.
 
@@ -155,6 +196,20 @@ def _cycle(path: list[str]) -> MillstreamError:
         f"{around[0]} would read itself: {' -> '.join(reversed(around))}",
         hint="read the base tables instead",
     )
+
+
+def _leader(leader: dict[str, str], name: str) -> str:
+    """The name that stands for the set of a name; paths are halved on the way, so that they stay short."""
+    while (above := leader.get(name, name)) != name:
+        leader[name] = leader.get(above, above)
+        name = leader[name]
+    return name
+
+
+def _merge(leader: dict[str, str], one: str, other: str) -> None:
+    """Put the sets of two names together."""
+    first, second = sorted((_leader(leader, one), _leader(leader, other)))
+    leader[second] = first
 
 
 def _shortest(schedules: Iterable[Schedule | None]) -> Schedule | None:

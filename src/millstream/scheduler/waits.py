@@ -1,0 +1,61 @@
+"""Which tables cannot be refreshed now, and which table each of them waits for. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from millstream.results import Status
+from millstream.scheduler.lake_view import LakeView, TableView
+
+
+class WaitReason(StrEnum):
+    """Why a table and its dependents are not refreshed; the first of several reasons is reported."""
+
+    SUSPENDED = "SUSPENDED"
+    ERROR = "ERROR"
+    RETRY = "RETRY"
+    """A refresh failed, and the time of its retry has not come."""
+    RUNNING = "RUNNING"
+
+
+_ORDER = tuple(WaitReason)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The table that is waited for, and what is the matter with it."""
+
+    table: str
+    reason: WaitReason
+
+
+def find_waits(view: LakeView) -> dict[str, Wait]:
+    """The tables that cannot be refreshed now: by themselves, or because of something they read, however indirectly.
+
+    A dependent of a table on cron waits as well. It would stay at the frontier of that table, so it loses nothing.
+    """
+    found: dict[str, Wait] = {}
+    read: dict[str, list[str]] = {}
+    for source, name in view.dag.edges:
+        read.setdefault(name, []).append(source)
+    for name in view.dag.nodes:
+        if name not in view.tables:
+            continue
+        own = _own_reason(view, view.tables[name])
+        inherited = [found[source] for source in read.get(name, ()) if source in found]
+        if own is not None:
+            found[name] = Wait(name, own)
+        elif inherited:
+            found[name] = min(inherited, key=lambda wait: (_ORDER.index(wait.reason), wait.table))
+    return found
+
+
+def _own_reason(view: LakeView, table: TableView) -> WaitReason | None:
+    if table.status is Status.SUSPENDED:
+        return WaitReason.SUSPENDED
+    if table.status is Status.ERROR:
+        return WaitReason.ERROR
+    if table.is_running:
+        return WaitReason.RUNNING
+    return WaitReason.RETRY if table.backoff.wait_seconds(view.now) else None

@@ -59,6 +59,8 @@ class Code(StrEnum):
     STATUS_INVALID = ("STATUS_INVALID", "The status is not one of ACTIVE, SUSPENDED.")
     CATALOG_TOO_NEW = ("CATALOG_TOO_NEW", "The catalog was written by a newer millstream.")
     CATALOG_UNAVAILABLE = ("CATALOG_UNAVAILABLE", "The catalog's database cannot be reached.")
+    LEADERSHIP_LOST = ("LEADERSHIP_LOST", "Another process has become the leader of the lake.")
+    EVENT_UNKNOWN = ("EVENT_UNKNOWN", "There is no event of that name.")
     CATALOG_FAILED = ("CATALOG_FAILED", "The catalog's database refused a statement or is damaged.")
 
     # Writing where only refreshes may write

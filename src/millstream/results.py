@@ -130,12 +130,21 @@ class RefreshStats:
     last_refresh_status: RefreshStatus | None
     last_refresh_at: datetime | None
     staleness_secs: float | None
-    stale: bool
+    stale: bool | None
+    """None for a stream table without a duration to be stale after: its schedule is a cron expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshRecord:
-    """One row of `refresh_history()`."""
+    """One row of `refresh_history()`.
+
+    Args:
+        freshness_deadline: when it had to be finished; None if it was not due at a time.
+        repeats: for how many refreshes in a row it stands: those by the scheduler that find nothing to do share a row,
+            whose `start_time` is of the first of them and everything else of the last.
+        details: the planner's inputs and what the refresh cost: changed rows, rows read, Spark jobs, milliseconds per
+            step.
+    """
 
     refresh_id: int
     name: str
@@ -152,7 +161,8 @@ class RefreshRecord:
     reason: str | None
     error_message: str | None
     details: Mapping[str, object] = field(default_factory=dict)
-    """The planner's inputs and what the refresh cost: changed rows, rows read, Spark jobs, milliseconds per step."""
+    freshness_deadline: datetime | None = None
+    repeats: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from kits.catalog import body
+from kits.catalog import T0, body
 from kits.lake import refused
+from millstream.catalog import Leader
 from millstream.catalog.definition_body import DefinitionBody
 from millstream.catalog.object_details import ObjectDetails
 from millstream.catalog.refresh_details import RefreshDetails
 from millstream.catalog.serving_details import FormerServing, ServingDetails
 from millstream.errors import Code
+from millstream.events import Event, EventName
 
 FORMER = FormerServing(database="d", schema="s", table="t", details=ServingDetails(user_triggers="auto"))
 FIGURES = RefreshDetails(changed_rows=1, source_rows=2, rows_read=3, jobs=4, milliseconds={"read": 0.5})
@@ -21,6 +23,8 @@ RECORDS: list[tuple[Callable[[Mapping[str, Any]], Any], Any]] = [
     (DefinitionBody.load, body()),
     (ObjectDetails.load, ObjectDetails(columns=("a",), landing="/x")),
     (RefreshDetails.load, FIGURES),
+    (Leader.load, Leader(id="a", host="h", pid=1, version="1", since=T0)),
+    (Event.load, Event.of(EventName.STALE, T0, schedule="1m")),
     (ServingDetails.load, ServingDetails(user_triggers="off", owner="o", grants=("a",), moved_from=FORMER)),
 ]
 

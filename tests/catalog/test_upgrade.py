@@ -1,59 +1,74 @@
-"""A catalog of version 2 is upgraded: in a lake where it was written, moved since, or in a shared PostgreSQL."""
+"""Catalogs of versions 2 and 3 are upgraded: where they were written, moved since, or in a shared PostgreSQL."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from kits.catalog import Clock
+from kits.catalog import Clock, no_data
 from kits.catalog_server import new_schema_url
+from kits.counted import assert_equal
 from kits.old_lakes import V2_ROOT, unpack
-from millstream.catalog import Catalog, ObjectKind, SourceKind
+from millstream.catalog import Catalog, Leadership, ObjectKind, SourceKind
 from millstream.catalog.database import Database
 from millstream.catalog.migrations import MIGRATIONS, v0001_initial, v0002_postgres
 from millstream.catalog.migrator import migrate
 from millstream.lake.source_changes import change_of, fingerprint_of
 from millstream.naming import TableName
+from millstream.results import Action, RefreshStatus
 
 VERSION = 2
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack("v2", tmp_path_factory.mktemp("v2") / "lake")
+def lakes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    return {n: unpack(f"v{n}", tmp_path_factory.mktemp(f"v{n}") / "lake") for n in (2, 3)}
+
+
+Opener = Callable[[int], Database]
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def old(request: pytest.FixtureRequest, lake: Path, tmp_path: Path, clock: Clock) -> Iterator[Database]:
-    """The fixture's catalog, not upgraded yet."""
-    directory = tmp_path / "lake"
-    directory.mkdir()
-    shutil.copy(lake / "millstream.db", directory)
-    embedded = Database.at(directory)
-    if request.param == "sqlite":
-        yield embedded
-    else:
-        shared = Database.at(new_schema_url())
-        copy(embedded, shared, clock)
-        yield shared
-        shared.close()
-    embedded.close()
+def old_of(request: pytest.FixtureRequest, lakes: dict[int, Path], tmp_path: Path, clock: Clock) -> Iterator[Opener]:
+    """The catalog of a fixture, not upgraded yet."""
+    used: list[Database] = []
+
+    def old_of(version: int) -> Database:
+        directory = tmp_path / f"v{version}"
+        directory.mkdir()
+        shutil.copy(lakes[version] / "millstream.db", directory)
+        used.append(Database.at(directory))
+        if request.param == "postgres":
+            used.append(Database.at(new_schema_url()))
+            copy(used[-2], used[-1], clock, version)
+        return used[-1]
+
+    yield old_of
+    for database in used:
+        database.close()
 
 
-def copy(embedded: Database, shared: Database, clock: Clock) -> None:
-    """Bring a catalog of version 2 into PostgreSQL."""
-    migrate(shared, clock, MIGRATIONS[:VERSION])
+@pytest.fixture
+def old(old_of: Opener) -> Database:
+    return old_of(VERSION)
+
+
+def copy(embedded: Database, shared: Database, clock: Clock, version: int) -> None:
+    """Bring a catalog of an old version into PostgreSQL."""
+    migrate(shared, clock, MIGRATIONS[:version])
     made = [*v0001_initial._METADATA.sorted_tables, *v0002_postgres._METADATA.sorted_tables]
     with embedded.read() as source, shared.write() as target:
         for table in dict.fromkeys(t for t in made if len(t.columns) > 1):
+            kept = {column["name"] for column in sa.inspect(source).get_columns(table.name)}
+            columns = [column for column in table.columns if column.name in kept]
             target.execute(sa.delete(table))
-            rows = [dict(row._mapping) for row in source.execute(sa.select(table))]
+            rows = [dict(row._mapping) for row in source.execute(sa.select(*columns))]
             if rows:
                 target.execute(sa.insert(table), rows)
 
@@ -82,7 +97,7 @@ def test_no_row_names_the_old_root(old: Database, clock: Clock) -> None:
     }  # fmt: skip
     migrate(old, clock)
     after = texts(old)
-    assert {name: len(rows) for name, rows in after.items()} == {
+    assert {name: len(rows) for name, rows in after.items() if name in before} == {
         name: len(rows) + (len(MIGRATIONS) - VERSION) * (name == "ms_migrations") for name, rows in before.items()
     }
     assert not [row for rows in after.values() for row in rows if V2_ROOT in row]
@@ -111,12 +126,46 @@ def test_readers_still_fit_what_they_read(old: Database, clock: Clock) -> None:
             assert dependency.fingerprint == fingerprint_of(catalog.get(TableName.parse(dependency.name))), table.name
 
 
-def test_an_upgraded_catalog_has_the_schema_of_a_new_one(old: Database, clock: Clock, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_upgraded_catalog_has_the_schema_of_a_new_one(
+    old_of: Opener, clock: Clock, tmp_path: Path, version: int
+) -> None:
+    old = old_of(version)
     new = Database.at(tmp_path / "new" if old.is_embedded else new_schema_url())
     migrate(new, clock)
     migrate(old, clock)
     assert schema_of(old) == schema_of(new)
     new.close()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_counters_are_filled_from_the_history(old_of: Opener, clock: Clock, version: int) -> None:
+    catalog = opened(old_of(version), clock, Path("/lake"))
+    totals = {s.name: s for s in catalog.stats()}
+    history = catalog.history(limit=1_000)
+    assert sum(s.total_refreshes for s in totals.values()) == len(history)
+    assert {r.repeats for r in history} == {1}
+    assert_equal(catalog)
+
+
+def test_what_version_3_did_goes_on(old_of: Opener, clock: Clock) -> None:
+    catalog = opened(old_of(3), clock, Path("/lake"))
+    totals = {s.name: s for s in catalog.stats()}
+    numbers = totals["numbers"]
+    assert (numbers.total_refreshes, numbers.successful_refreshes, numbers.failed_refreshes) == (5, 2, 3)
+    assert (totals["buyers"].last_refresh_action, totals["amounts"].last_refresh_status) == (
+        Action.SKIP,
+        RefreshStatus.RUNNING,
+    )
+    assert catalog.leadership() == Leadership(epoch=0, leader=None, woke_at=None, is_paused=False)
+    assert catalog.events() == ()
+    (intent,) = catalog.open_intents()
+    assert catalog.resolve_running() == 0, "it has an intent"
+    catalog.abandon_intent(intent, "the process ended")
+    buyers = catalog.get(TableName.parse("buyers"))
+    catalog.record_no_data(no_data(buyers, started_at=clock.now))
+    assert_equal(catalog)
+    assert {s.name: s.failed_refreshes for s in catalog.stats()}["amounts"] == totals["amounts"].failed_refreshes + 1
 
 
 def schema_of(database: Database) -> dict[str, Any]:

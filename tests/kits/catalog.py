@@ -152,7 +152,7 @@ def outcome(table: StreamTable, version: int = 1, **changes: Any) -> RefreshOutc
 def no_data(table: StreamTable, **changes: Any) -> NoData:
     values: dict[str, Any] = {
         "table_id": table.id,
-        "initiated_by": InitiatedBy.SCHEDULER,
+        "initiated_by": InitiatedBy.MANUAL,
         "data_timestamp": T0,
         "frontier": {"orders": 8},
         "base_frontier": {"orders": 8},

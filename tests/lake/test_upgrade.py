@@ -1,4 +1,4 @@
-"""A lake of the version before paths became relative is upgraded, refreshed, moved, and refreshed again."""
+"""Lakes that older versions wrote are upgraded, refreshed, moved, and refreshed again."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ def refresh(ms: Millstream) -> None:
         assert result.action is not Action.REINITIALIZE, f"{name}: {result.reason}"
 
 
+@pytest.mark.parametrize("version", ["v2", "v3"])
 def test_it_is_upgraded_refreshed_moved_and_refreshed_again(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     monkeypatch.setenv("SHOP_URL", "postgresql://nobody@127.0.0.1:1/gone")
     first, second = tmp_path / "first" / "lake", tmp_path / "another place"
-    unpack("v2", first)
+    unpack(version, first)
     with open_lake(first) as lake:
         ms = lake.ms
         statuses = {s.name: s for s in ms.status()}
-        assert statuses.keys() == {*QUERIES, "asleep", "paid"}
+        assert statuses.keys() == {*QUERIES, "asleep", "paid", *({"numbers"} if version == "v3" else ())}
         assert {n for n, s in statuses.items() if s.status is not Status.ACTIVE} == {"asleep"}
         assert all(s.is_populated for s in statuses.values())
         assert len(ms.refresh_history(limit=100)) > 40

@@ -6,6 +6,7 @@
 from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode, OpenTick, Serving
 from millstream.catalog.capture_state import Position
 from millstream.catalog.facade import Catalog
+from millstream.catalog.leadership import Leader, Leadership
 from millstream.catalog.models import (
     Definition,
     Dependency,
@@ -34,6 +35,8 @@ __all__ = [
     "Frontier",
     "Intent",
     "LakeObject",
+    "Leader",
+    "Leadership",
     "NewStreamTable",
     "NoData",
     "ObjectKind",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from millstream.catalog.advisory import AdvisoryLocks
 from millstream.catalog.attached import AttachedDatabase, Capture, Serving
 from millstream.catalog.database import Database, is_directory
+from millstream.catalog.leadership import Leader
 from millstream.catalog.migrator import migrate
 from millstream.catalog.models import (
     Intent,
@@ -25,13 +28,16 @@ from millstream.catalog.models import (
 )
 from millstream.catalog.reader import CatalogReader, find_by_id, find_named
 from millstream.catalog.schema import stream_tables
-from millstream.catalog.stores import databases, dependencies, history, lake, tables
+from millstream.catalog.stores import databases, dependencies, events, history, lake, leadership, no_data, tables
 from millstream.errors import Code, MillstreamError
+from millstream.events import Event
 from millstream.reasons import Reason
 from millstream.results import InitiatedBy, RefreshMode, Status
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from sqlalchemy.engine import Connection
 
     from millstream.naming import TableName
 
@@ -43,6 +49,8 @@ def utc_now() -> datetime:
 
 class Catalog(CatalogReader):
     """A lake's catalog. Reads are inherited; every write below is one transaction. Safe to share between threads."""
+
+    _epoch: int | None = None
 
     @classmethod
     def open(
@@ -89,6 +97,22 @@ class Catalog(CatalogReader):
             raise ValueError("an embedded catalog has no advisory locks")
         return AdvisoryLocks(self._database.url, self.lake_id())
 
+    def under(self, epoch: int) -> Self:
+        """This catalog for a leader: the same connections, but every write is refused after the epoch has ended.
+
+        Such a write raises `LEADERSHIP_LOST`, and changes nothing.
+        """
+        bound = copy.copy(self)
+        bound._epoch = epoch
+        return bound
+
+    @contextmanager
+    def _write(self, *, is_durable: bool = False) -> Iterator[Connection]:
+        with self._database.write(is_durable=is_durable) as connection:
+            if self._epoch is not None:
+                leadership.check(connection, self._epoch)
+            yield connection
+
     def _found(self, table: StreamTable | None) -> StreamTable:
         if table is None:
             raise MillstreamError(Code.NOT_A_STREAM_TABLE, "the stream table was dropped")
@@ -102,7 +126,7 @@ class Catalog(CatalogReader):
         Raises:
             MillstreamError: `NAME_TAKEN`; `UNKNOWN_TABLE` or `CYCLE` if its sources have changed since the check.
         """
-        with self._database.write() as connection:
+        with self._write() as connection:
             lake.bump_generation(connection)
             if find_named(connection, new.name):
                 raise MillstreamError(
@@ -130,7 +154,7 @@ class Catalog(CatalogReader):
             MillstreamError: `NOT_A_STREAM_TABLE`; `STATUS_INVALID`.
         """
         _check_status(status)
-        with self._database.write() as connection:
+        with self._write() as connection:
             lake.bump_generation(connection)
             row, now = tables.locked(connection, name), self._clock()
             values = tables.user_change(schedule, refresh_mode, status, row.is_populated)
@@ -149,7 +173,7 @@ class Catalog(CatalogReader):
                 `STATUS_INVALID`.
         """
         _check_status(new.status)
-        with self._database.write() as connection:
+        with self._write() as connection:
             lake.bump_generation(connection)
             row, now = tables.locked(connection, new.name), self._clock()
             if row.id != new.table_id:
@@ -183,7 +207,7 @@ class Catalog(CatalogReader):
         Raises:
             MillstreamError: `NOT_A_STREAM_TABLE`, `DEPENDENTS_EXIST`.
         """
-        with self._database.write() as connection:
+        with self._write() as connection:
             lake.bump_generation(connection)
             row = tables.locked(connection, name)
             readers = dependencies.dependents_closure(connection, row.id)
@@ -199,12 +223,12 @@ class Catalog(CatalogReader):
 
     def mark_needs_reinit(self, table_id: str, reason: str) -> None:
         """Make the next refresh reinitialise the table. A refresh under way does not clear the mark."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             tables.mark_reinit(connection, table_id, reason, self._clock())
 
     def set_error(self, table_id: str, reason: str) -> None:
         """Set a stream table to ERROR immediately, for a reason that no retry can fix."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             values = {"status": Status.ERROR, "status_reason": reason}
             tables.update(connection, table_id, values, self._clock())
 
@@ -216,7 +240,7 @@ class Catalog(CatalogReader):
         Raises:
             MillstreamError: `REFRESH_OPEN` if the last refresh has not ended, `NOT_A_STREAM_TABLE` if dropped.
         """
-        with self._database.write() as connection:
+        with self._write() as connection:
             refresh_id = lake.next_refresh_id(connection, start.floor)
             return history.begin(connection, refresh_id, start, self._clock())
 
@@ -226,7 +250,7 @@ class Catalog(CatalogReader):
         Raises:
             MillstreamError: `NOT_A_STREAM_TABLE` if dropped.
         """
-        with self._database.write() as connection:
+        with self._write() as connection:
             refresh_id = lake.next_refresh_id(connection, start.floor)
             return history.intended(connection, refresh_id, start, self._clock())
 
@@ -236,7 +260,7 @@ class Catalog(CatalogReader):
         Raises:
             MillstreamError: `COMMIT_CONFLICT` if another process has ended this refresh.
         """
-        with self._database.write() as connection:
+        with self._write() as connection:
             history.complete(connection, intent, outcome, self._clock())
             tables.set_versions(connection, intent.table_id, outcome.stage_versions)
             if outcome.reinit_reason is not None:
@@ -261,7 +285,7 @@ class Catalog(CatalogReader):
         Raises:
             MillstreamError: `COMMIT_CONFLICT` if another process has ended this refresh.
         """
-        with self._database.write() as connection:
+        with self._write() as connection:
             history.fail(
                 connection,
                 intent,
@@ -281,9 +305,10 @@ class Catalog(CatalogReader):
         initiated_by: InitiatedBy,
         started_at: datetime,
         max_consecutive_errors: int,
+        freshness_deadline: datetime | None = None,
     ) -> int:
         """Record a refresh that failed before it began, e.g. because a source is missing; returns the refresh id."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             refresh_id = lake.next_refresh_id(connection, 0)
             history.fail_early(
                 connection,
@@ -294,36 +319,107 @@ class Catalog(CatalogReader):
                 started_at,
                 self._clock(),
                 max_consecutive_errors=max_consecutive_errors,
+                freshness_deadline=freshness_deadline,
             )
             return refresh_id
 
     def abandon_intent(self, intent: Intent, reason: str) -> None:
         """Close a refresh that was interrupted before it committed anything: it counts as failed, not as an error."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             history.abandon(connection, intent, reason, self._clock())
+
+    def resolve_running(self, now: datetime | None = None) -> int:
+        """Set refreshes that are recorded as RUNNING, but have no intent, to FAILED; returns how many there were.
+
+        No process can end them any more. A refresh with an intent is left to recovery.
+        """
+        with self._write() as connection:
+            return history.resolve_running(connection, now or self._clock())
 
     def record_no_data(self, given: NoData) -> int:
         """Record a refresh that found nothing to do, and advance frontier and data timestamp; returns the refresh id.
 
+        The scheduler's refreshes in a row, for one reason, share a row of the history and its refresh id.
+
         Raises:
             MillstreamError: `REFRESH_OPEN` if the last refresh has not ended, `NOT_A_STREAM_TABLE` if dropped.
         """
-        with self._database.write() as connection:
-            refresh_id = lake.next_refresh_id(connection, 0)
-            history.no_data(connection, refresh_id, given, self._clock())
-            return refresh_id
+        with self._write() as connection:
+            return no_data.record(connection, given, self._clock())
 
-    def record_skip(self, table_id: str, initiated_by: InitiatedBy, reason: str) -> int:
+    def record_no_data_many(self, given: Sequence[NoData]) -> list[int | None]:
+        """Record refreshes of different tables that found nothing to do, in one transaction; returns the refresh ids.
+
+        A table that was dropped, or whose last refresh has not ended, is left as it is; its id is None.
+        """
+        if not given:
+            return []
+        with self._write() as connection:
+            return no_data.record_many(connection, given, self._clock())
+
+    def record_skip(
+        self, table_id: str, initiated_by: InitiatedBy, reason: str, freshness_deadline: datetime | None = None
+    ) -> int:
         """Record a refresh that was due but skipped; returns the refresh id."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             refresh_id = lake.next_refresh_id(connection, 0)
-            history.skip(connection, refresh_id, table_id, initiated_by, reason, self._clock())
+            history.skip(connection, refresh_id, table_id, initiated_by, reason, self._clock(), freshness_deadline)
             return refresh_id
 
     def prune_history(self, before: datetime) -> int:
-        """Delete history that ended before a time; returns the number of rows."""
-        with self._database.write() as connection:
+        """Delete history that ended before a time; returns the number of rows. The totals of `stats` stay."""
+        with self._write() as connection:
             return history.prune(connection, before)
+
+    # Events
+
+    def record_events(self, items: Sequence[Event]) -> tuple[Event, ...]:
+        """Record events, and return them with their ids."""
+        if not items:
+            return ()
+        with self._write() as connection:
+            return events.add(connection, items)
+
+    def prune_events(self, before: datetime) -> int:
+        """Delete the events of before a time; returns how many there were."""
+        with self._write() as connection:
+            return events.prune(connection, before)
+
+    # Leadership
+
+    def take_leadership(self, leader: Leader) -> int:
+        """Make a process the leader, and return its epoch: writes under earlier epochs are refused from now on."""
+        with self._database.write(is_durable=True) as connection:
+            return leadership.take(connection, leader, self._clock())
+
+    def check_epoch(self, epoch: int) -> None:
+        """Check that no other process has become the leader since.
+
+        Raises:
+            MillstreamError: `LEADERSHIP_LOST`.
+        """
+        with self._database.write() as connection:
+            leadership.check(connection, epoch)
+
+    def release_leadership(self, epoch: int) -> None:
+        """Record that the leader has ended by itself; nothing happens if it has already lost the leadership."""
+        with self._database.write() as connection:
+            leadership.release(connection, epoch)
+
+    def wake(self, epoch: int, at: datetime) -> None:
+        """Record that the leader looked for work.
+
+        Raises:
+            MillstreamError: `LEADERSHIP_LOST`.
+        """
+        with self._database.write() as connection:
+            leadership.check(connection, epoch)
+            leadership.wake(connection, at)
+
+    def set_paused(self, is_paused: bool) -> bool:
+        """Pause or resume automatic refreshes of all stream tables; false if nothing changed."""
+        with self._database.write() as connection:
+            return leadership.set_paused(connection, is_paused, self._clock())
 
     # The lake's own tables, views and functions
 
@@ -333,13 +429,13 @@ class Catalog(CatalogReader):
         Raises:
             MillstreamError: `NAME_TAKEN`; with `replace`, only if an object of another kind has the name.
         """
-        with self._database.write() as connection:
+        with self._write() as connection:
             lake.bump_generation(connection)
             lake.put(connection, self._paths.store_object(item), self._clock(), is_replaced=replace)
 
     def drop_lake_object(self, kind: ObjectKind, name: TableName) -> bool:
         """Delete the record of a table, view or function; false if there was none."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             lake.bump_generation(connection)
             return lake.drop(connection, kind, name)
 
@@ -359,7 +455,7 @@ class Catalog(CatalogReader):
             is_seen: definitions depend on what changes, so they have to be checked again.
             is_durable: the database will discard the changes that were read, so a power cut must not undo this.
         """
-        with self._database.write(is_durable=is_durable) as connection:
+        with self._write(is_durable=is_durable) as connection:
             if is_seen:
                 lake.bump_generation(connection)
             now = self._clock()
@@ -369,24 +465,24 @@ class Catalog(CatalogReader):
 
     def drop_database(self, name: str) -> None:
         """Delete the record of a database without captured or served tables."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             lake.bump_generation(connection)
             databases.drop(connection, name)
 
     def drop_capture(self, capture_id: str) -> None:
         """Delete the record of a captured table."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             databases.drop_capture(connection, capture_id)
 
     def put_serving(self, item: Serving) -> None:
         """Record where a stream table is served."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             lake.bump_generation(connection)
             databases.put_serving(connection, item, self._clock())
 
     def drop_serving(self, table_id: str) -> None:
         """Record that a stream table is no longer served."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             lake.bump_generation(connection)
             databases.drop_serving(connection, table_id)
 

@@ -110,6 +110,7 @@ def refresh(row: Row[Any]) -> Refresh:
         error_code=row.error_code,
         error_message=row.error_message,
         freshness_deadline=row.freshness_deadline,
+        repeats=row.repeats,
         details=RefreshDetails.load(row.details),
     )
 

@@ -263,6 +263,7 @@ class Refresh:
     error_code: str | None
     error_message: str | None
     freshness_deadline: datetime | None
+    repeats: int
     details: RefreshDetails | None
 
     def as_record(self) -> RefreshRecord:
@@ -282,6 +283,8 @@ class Refresh:
             duration_ms=self.duration_ms,
             reason=self.reason,
             error_message=self.error_message,
+            freshness_deadline=self.freshness_deadline,
+            repeats=self.repeats,
             details={} if self.details is None else self.details.dump(),
         )
 

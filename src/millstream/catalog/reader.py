@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from millstream.catalog.attached import AttachedDatabase, Capture, Serving
+from millstream.catalog.leadership import Leadership
 from millstream.catalog.loading import dependency, intent, refresh, stage, stream_table
 from millstream.catalog.loading import lake_object as loaded_object
 from millstream.catalog.models import (
@@ -33,9 +34,11 @@ from millstream.catalog.schema import (
     stream_tables,
 )
 from millstream.catalog.stats import age, stats_of, stats_query
-from millstream.catalog.stores import databases
+from millstream.catalog.stores import databases, leadership
+from millstream.catalog.stores import events as event_store
 from millstream.catalog.stores.lake import namespace
 from millstream.errors import Code, MillstreamError
+from millstream.events import Event, EventName
 from millstream.naming import TableName
 from millstream.results import RefreshMode, RefreshStats, Status, StreamTableStatus
 
@@ -185,16 +188,38 @@ class CatalogReader:
         )
 
     def stats(self, stale_after: Mapping[TableName, float] | None = None) -> tuple[RefreshStats, ...]:
-        """Figures of the whole history per stream table, by name.
+        """Totals over all refreshes per stream table, by name; also of those whose history was pruned.
 
         Args:
-            stale_after: the effective schedule in seconds of the tables that have one. A table without one (cron, or
-                CALCULATED without dependents) is never stale.
+            stale_after: the effective schedule in seconds of the tables that have one. For a table without one (cron,
+                or CALCULATED without dependents) `stale` is None.
         """
         with self._database.read() as connection:
             rows = connection.execute(stats_query()).all()
         now = self._clock()
         return tuple(stats_of(row, now, stale_after or {}) for row in rows)
+
+    def events(
+        self,
+        after_id: int | None = None,
+        since: datetime | None = None,
+        names: Collection[EventName] | None = None,
+        limit: int | None = None,
+    ) -> tuple[Event, ...]:
+        """What happened, in the order of recording.
+
+        Args:
+            after_id: only events after this one; with a limit the first of them, without `after_id` the last ones.
+            since: only events of this time or later.
+            names: only these events.
+        """
+        with self._database.read() as connection:
+            return event_store.read(connection, after_id, since, names, limit)
+
+    def leadership(self) -> Leadership:
+        """Who leads the lake."""
+        with self._database.read() as connection:
+            return leadership.read(connection)
 
     def lake_object(self, kind: ObjectKind, name: TableName) -> LakeObject | None:
         """A table, view or function; None if there is none of that kind and name."""

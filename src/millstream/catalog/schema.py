@@ -59,6 +59,10 @@ lake = sa.Table(
     sa.Column("lake_id", sa.Text, nullable=False),
     sa.Column("generation", _BIG, nullable=False),
     sa.Column("last_refresh_id", _BIG, nullable=False),
+    sa.Column("leader_epoch", _BIG, nullable=False, server_default="0"),
+    sa.Column("leader", _JSON),
+    sa.Column("woke_at", UtcTimestamp),
+    sa.Column("is_paused", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 stream_tables = sa.Table(
@@ -89,6 +93,18 @@ stream_tables = sa.Table(
     sa.Column("functions_used", _JSON, nullable=False),
     sa.Column("created_at", UtcTimestamp, nullable=False),
     sa.Column("updated_at", UtcTimestamp, nullable=False),
+    # Totals over all refreshes, also those whose history was pruned, and the refresh with the highest id.
+    sa.Column("total_refreshes", _BIG, nullable=False, server_default="0"),
+    sa.Column("successful_refreshes", _BIG, nullable=False, server_default="0"),
+    sa.Column("failed_refreshes", _BIG, nullable=False, server_default="0"),
+    sa.Column("total_rows_inserted", _BIG, nullable=False, server_default="0"),
+    sa.Column("total_rows_updated", _BIG, nullable=False, server_default="0"),
+    sa.Column("total_rows_deleted", _BIG, nullable=False, server_default="0"),
+    sa.Column("completed_duration_ms", sa.Double, nullable=False, server_default="0"),
+    sa.Column("newest_refresh_id", _BIG),
+    sa.Column("newest_action", sa.Text),
+    sa.Column("newest_status", sa.Text),
+    sa.Column("newest_at", UtcTimestamp),
     sa.UniqueConstraint("schema_name", "name", name="ms_stream_tables_name"),
 )
 
@@ -137,6 +153,7 @@ refresh_history = sa.Table(
     sa.Column("error_message", sa.Text),
     sa.Column("freshness_deadline", UtcTimestamp),
     sa.Column("details", _JSON, nullable=False),
+    sa.Column("repeats", sa.Integer, nullable=False, server_default="1"),
     sa.Index("ms_refresh_history_stream_table", "stream_table_id", "refresh_id"),
 )
 
@@ -221,4 +238,19 @@ servings = sa.Table(
     sa.Column("created_at", UtcTimestamp, nullable=False),
     sa.Column("updated_at", UtcTimestamp, nullable=False),
     sa.UniqueConstraint("database", "schema_name", "table_name", name="ms_servings_table"),
+)
+
+events = sa.Table(
+    "ms_events",
+    metadata,
+    sa.Column("event_id", _BIG, primary_key=True, autoincrement=True),
+    sa.Column("at", UtcTimestamp, nullable=False),
+    sa.Column("event", sa.Text, nullable=False),
+    sa.Column("severity", sa.Text, nullable=False),
+    sa.Column("stream_table", sa.Text),
+    sa.Column("schema_name", sa.Text),
+    sa.Column("database", sa.Text),
+    sa.Column("fields", _JSON, nullable=False),
+    sa.Index("ms_events_at", "at"),
+    sqlite_autoincrement=True,
 )

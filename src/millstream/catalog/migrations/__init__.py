@@ -4,6 +4,6 @@ A step is a module `vNNNN_what` with `upgrade(connection, root)`, where `root` i
 caller does not know it. A released step is never changed.
 """
 
-from millstream.catalog.migrations import v0001_initial, v0002_postgres, v0003_relative_paths
+from millstream.catalog.migrations import v0001_initial, v0002_postgres, v0003_relative_paths, v0004_running
 
-MIGRATIONS = (v0001_initial, v0002_postgres, v0003_relative_paths)
+MIGRATIONS = (v0001_initial, v0002_postgres, v0003_relative_paths, v0004_running)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from millstream.catalog.models import Frontier, Intent, Load, NoData, RefreshOutcome, RefreshStart
+from millstream.catalog.models import Frontier, Intent, Load, RefreshOutcome, RefreshStart
 from millstream.catalog.schema import intents, refresh_history, stream_tables
+from millstream.catalog.stores import counters
+from millstream.catalog.stores.storable import storable
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
 from millstream.results import Action, InitiatedBy, RefreshStatus, Status
@@ -16,14 +18,13 @@ from millstream.results import Action, InitiatedBy, RefreshStatus, Status
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-_LONGEST_TEXT = 8_000
 _FROM_SCRATCH = (Action.FULL, Action.REINITIALIZE)
 
 # Built once: for a refresh that finds nothing to do, building the statements would cost more than running them.
 _suspended = stream_tables.c.status == Status.SUSPENDED
 _unmarked = stream_tables.c.reinit_mark == sa.bindparam("seen_mark")
 # What every success sets, in addition to its parameters. A table that was suspended meanwhile stays suspended.
-_SUCCEED = (
+SUCCEED = (
     sa.update(stream_tables)
     .where(stream_tables.c.id == sa.bindparam("of_id"))
     .values(
@@ -32,12 +33,12 @@ _SUCCEED = (
         status_reason=sa.case((_suspended, stream_tables.c.status_reason), else_=sa.null()),
     )
 )
-_SUCCEED_FROM_SCRATCH = _SUCCEED.values(
+_SUCCEED_FROM_SCRATCH = SUCCEED.values(
     needs_reinit=sa.case((_unmarked, sa.false()), else_=stream_tables.c.needs_reinit),
     reinit_reason=sa.case((_unmarked, sa.null()), else_=stream_tables.c.reinit_reason),
 )
-_SUCCEED_IDLE = _SUCCEED.where(~sa.exists().where(intents.c.stream_table_id == stream_tables.c.id))
-_INSERT = sa.insert(refresh_history)
+INSERT = sa.insert(refresh_history)
+_STATUS = sa.select(refresh_history.c.status).where(refresh_history.c.refresh_id == sa.bindparam("of_id"))
 
 
 def intended(connection: Connection, refresh_id: int, start: RefreshStart, now: datetime) -> Intent:
@@ -47,14 +48,16 @@ def intended(connection: Connection, refresh_id: int, start: RefreshStart, now: 
 
 def begin(connection: Connection, refresh_id: int, start: RefreshStart, now: datetime) -> Intent:
     """Record a running refresh and what it will commit."""
-    intent = _intent(refresh_id, start, _mark_of_idle_table(connection, start.table_id), now)
-    row = _row(refresh_id, start.table_id, start.action, RefreshStatus.RUNNING, start.initiated_by, now)
+    intent = _intent(refresh_id, start, mark_of_idle_table(connection, start.table_id), now)
+    row = new_row(refresh_id, start.table_id, start.action, RefreshStatus.RUNNING, start.initiated_by, now)
     row |= {
         "data_timestamp": start.data_timestamp,
         "reason": start.reason,
         "freshness_deadline": start.freshness_deadline,
     }
-    connection.execute(_INSERT, row)
+    connection.execute(INSERT, row)
+    counted = counters.parameters(refresh_id, RefreshStatus.RUNNING, start.action, now)
+    counters.count(connection, start.table_id, counted)
     connection.execute(
         sa.insert(intents).values(
             stream_table_id=intent.table_id,
@@ -96,34 +99,61 @@ def loaded(connection: Connection, load: Load, now: datetime) -> None:
     """Record the load of a stream table's new definition, also as a refresh."""
     intent, outcome = load.intent, load.outcome
     _succeed(connection, intent, outcome, now)
-    row = _row(
-        intent.refresh_id, intent.table_id, intent.action, RefreshStatus.COMPLETED, load.initiated_by, intent.created_at
+    row = new_row(
+        intent.refresh_id, intent.table_id, intent.action, RefreshStatus.RUNNING, load.initiated_by, intent.created_at
     )
-    row |= {"data_timestamp": intent.data_timestamp, "reason": load.reason, **_completed(intent, outcome)}
-    connection.execute(_INSERT, row)
-    _finish(connection, intent, {}, now, outcome.duration_ms)
+    connection.execute(INSERT, row | {"data_timestamp": intent.data_timestamp, "reason": load.reason})
+    started = counters.parameters(intent.refresh_id, RefreshStatus.RUNNING, intent.action, intent.created_at)
+    counters.count(connection, intent.table_id, started)
+    _finish(connection, intent, _completed(intent, outcome), now, outcome.duration_ms)
 
 
 def supersede(connection: Connection, table_id: str, refresh_id: int, now: datetime) -> None:
     """Abandon a refresh that was interrupted: its definition is replaced."""
     connection.execute(sa.delete(intents).where(intents.c.stream_table_id == table_id))
-    running = (refresh_history.c.refresh_id == refresh_id) & (refresh_history.c.status == RefreshStatus.RUNNING)
+    message = "the process ended during the refresh, and then the definition was replaced"
+    _interrupt(connection, table_id, refresh_id, message, now)
+
+
+def resolve_running(connection: Connection, now: datetime) -> int:
+    """Close the rows of refreshes whose intent is gone: no process can end them any more."""
+    h = refresh_history.c
+    is_open = sa.exists().where(intents.c.refresh_id == h.refresh_id)
+    found = sa.select(h.stream_table_id, h.refresh_id).where(h.status == RefreshStatus.RUNNING, ~is_open)
+    rows = connection.execute(found.order_by(h.refresh_id)).all()
+    for table_id, refresh_id in rows:
+        _lock_table(connection, table_id)
+        _interrupt(connection, table_id, refresh_id, "the process ended during the refresh", now)
+    return len(rows)
+
+
+def _interrupt(connection: Connection, table_id: str, refresh_id: int, message: str, now: datetime) -> None:
+    """Set the row of a refresh that is still RUNNING to FAILED, without counting an error of the table."""
+    h = refresh_history.c
+    running = sa.select(h.action, h.start_time).where(h.refresh_id == refresh_id, h.status == RefreshStatus.RUNNING)
+    row = connection.execute(running).first()
+    if row is None:
+        return
     values = {
         "status": RefreshStatus.FAILED,
         "error_code": Code.REFRESH_FAILED,
-        "error_message": "the process ended during the refresh, and then the definition was replaced",
+        "error_message": storable(message),
         "end_time": now,
+        "duration_ms": milliseconds(row.start_time, now),
     }
-    connection.execute(sa.update(refresh_history).where(running).values(values))
+    connection.execute(sa.update(refresh_history).where(h.refresh_id == refresh_id).values(values))
+    before = RefreshStatus.RUNNING
+    counted = counters.parameters(refresh_id, RefreshStatus.FAILED, row.action, now, before=before)
+    counters.count(connection, table_id, counted)
 
 
 def _succeed(connection: Connection, intent: Intent, outcome: RefreshOutcome, now: datetime) -> None:
-    values = _moved(intent.table_id, intent.data_timestamp, intent.new_frontier, intent.base_frontier, now)
+    values = moved(intent.table_id, intent.data_timestamp, intent.new_frontier, intent.base_frontier, now)
     values["is_populated"] = True
     if (outcome.action or intent.action) in _FROM_SCRATCH:
         connection.execute(_SUCCEED_FROM_SCRATCH, values | {"seen_mark": intent.reinit_mark})
     else:
-        connection.execute(_SUCCEED, values)
+        connection.execute(SUCCEED, values)
 
 
 def _completed(intent: Intent, outcome: RefreshOutcome) -> dict[str, Any]:
@@ -157,6 +187,7 @@ def fail(
     else:
         close_intent(connection, intent)
     values = {
+        "action": intent.action,
         "status": RefreshStatus.FAILED,
         "error_code": error.code,
         "error_message": storable(error.message),
@@ -174,44 +205,37 @@ def fail_early(
     now: datetime,
     *,
     max_consecutive_errors: int,
+    freshness_deadline: datetime | None,
 ) -> None:
     """Record a refresh that failed before its intent was recorded."""
     _count_error(connection, table_id, error, now, max_consecutive_errors)
-    row = _row(refresh_id, table_id, None, RefreshStatus.FAILED, initiated_by, started_at)
+    row = new_row(refresh_id, table_id, None, RefreshStatus.FAILED, initiated_by, started_at)
     row |= {
         "end_time": now,
-        "duration_ms": _milliseconds(started_at, now),
+        "duration_ms": milliseconds(started_at, now),
         "error_code": error.code,
         "error_message": storable(error.message),
+        "freshness_deadline": freshness_deadline,
     }
-    connection.execute(_INSERT, row)
-
-
-def no_data(connection: Connection, refresh_id: int, given: NoData, now: datetime) -> None:
-    """Record a refresh that found nothing to do: one history row, and the table's timestamps and frontier."""
-    values = _moved(given.table_id, given.data_timestamp, given.frontier, given.base_frontier, now)
-    if connection.execute(_SUCCEED_IDLE, values).rowcount != 1:
-        _mark_of_idle_table(connection, given.table_id)  # raises: the table was dropped, or has an open refresh
-    row = _row(
-        refresh_id, given.table_id, Action.NO_DATA, RefreshStatus.COMPLETED, given.initiated_by, given.started_at
-    )
-    row |= {
-        "data_timestamp": given.data_timestamp,
-        "end_time": now,
-        "duration_ms": _milliseconds(given.started_at, now),
-        "reason": given.reason,
-        "freshness_deadline": given.freshness_deadline,
-    }
-    connection.execute(_INSERT, row)
+    connection.execute(INSERT, row)
+    counters.count(connection, table_id, counters.parameters(refresh_id, RefreshStatus.FAILED, None, now))
 
 
 def skip(
-    connection: Connection, refresh_id: int, table_id: str, initiated_by: InitiatedBy, reason: str, now: datetime
+    connection: Connection,
+    refresh_id: int,
+    table_id: str,
+    initiated_by: InitiatedBy,
+    reason: str,
+    now: datetime,
+    freshness_deadline: datetime | None,
 ) -> None:
     """Record a refresh that was due but skipped."""
-    row = _row(refresh_id, table_id, Action.SKIP, RefreshStatus.SKIPPED, initiated_by, now)
-    row |= {"end_time": now, "duration_ms": 0.0, "reason": reason}
-    connection.execute(_INSERT, row)
+    counted = counters.parameters(refresh_id, RefreshStatus.SKIPPED, Action.SKIP, now)
+    counters.count(connection, table_id, counted)
+    row = new_row(refresh_id, table_id, Action.SKIP, RefreshStatus.SKIPPED, initiated_by, now)
+    row |= {"end_time": now, "duration_ms": 0.0, "reason": reason, "freshness_deadline": freshness_deadline}
+    connection.execute(INSERT, row)
 
 
 def close_intent(connection: Connection, intent: Intent) -> None:
@@ -228,29 +252,21 @@ def check_intent(connection: Connection, intent: Intent) -> None:
 
 def abandon(connection: Connection, intent: Intent, reason: str, now: datetime) -> None:
     """Close the intent of a refresh that committed nothing; a row still RUNNING becomes FAILED."""
-    # A drop locks the table's row, then its intent: so does this, so that the two never wait for each other.
-    connection.execute(sa.select(stream_tables.c.id).where(stream_tables.c.id == intent.table_id).with_for_update())
+    _lock_table(connection, intent.table_id)
     close_intent(connection, intent)
-    running = (refresh_history.c.refresh_id == intent.refresh_id) & (refresh_history.c.status == RefreshStatus.RUNNING)
-    values = {
-        "status": RefreshStatus.FAILED,
-        "error_code": Code.REFRESH_FAILED,
-        "error_message": reason,
-        "end_time": now,
-        "duration_ms": _milliseconds(intent.created_at, now),
-    }
-    connection.execute(sa.update(refresh_history).where(running).values(values))
+    _interrupt(connection, intent.table_id, intent.refresh_id, reason, now)
+
+
+def _lock_table(connection: Connection, table_id: str) -> None:
+    """A drop locks a table's row, then its intent and history: with this order, no two transactions deadlock."""
+    connection.execute(sa.select(stream_tables.c.id).where(stream_tables.c.id == table_id).with_for_update())
 
 
 def prune(connection: Connection, before: datetime) -> int:
-    """Delete the rows of refreshes that ended before a time."""
-    return connection.execute(sa.delete(refresh_history).where(refresh_history.c.end_time < before)).rowcount
-
-
-def storable(text: str) -> str:
-    """A message that any database can store: no NUL, no half of a surrogate pair, and not a whole query plan."""
-    whole = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
-    return whole if len(whole) <= _LONGEST_TEXT else f"{whole[:_LONGEST_TEXT]} …"
+    """Delete the rows of refreshes that ended before a time; one that may still be recovered stays."""
+    h = refresh_history.c
+    is_open = sa.exists().where(intents.c.refresh_id == h.refresh_id)
+    return connection.execute(sa.delete(refresh_history).where(h.end_time < before, ~is_open)).rowcount
 
 
 def _count_error(
@@ -281,7 +297,7 @@ def _no_longer_open(intent: Intent) -> MillstreamError:
     )
 
 
-def _mark_of_idle_table(connection: Connection, table_id: str) -> int:
+def mark_of_idle_table(connection: Connection, table_id: str) -> int:
     """How often a table was marked for reinitialisation; raises if it was dropped or has an open refresh."""
     mark, refresh_id, name = _mark_and_refresh(connection, table_id)
     if refresh_id is not None:
@@ -310,10 +326,10 @@ def open_refresh(name: TableName, refresh_id: int) -> MillstreamError:
     )
 
 
-def _moved(
+def moved(
     table_id: str, data_timestamp: datetime, frontier: Frontier, base_frontier: Frontier, now: datetime
 ) -> dict[str, Any]:
-    """The parameters of `_SUCCEED`."""
+    """The parameters of `SUCCEED`."""
     return {
         "of_id": table_id,
         "data_timestamp": data_timestamp,
@@ -327,12 +343,24 @@ def _moved(
 def _finish(
     connection: Connection, intent: Intent, values: dict[str, Any], now: datetime, duration_ms: float | None
 ) -> None:
-    took = _milliseconds(intent.created_at, now) if duration_ms is None else duration_ms
+    took = milliseconds(intent.created_at, now) if duration_ms is None else duration_ms
+    before = RefreshStatus(connection.execute(_STATUS, {"of_id": intent.refresh_id}).scalar_one())
     change = sa.update(refresh_history).where(refresh_history.c.refresh_id == intent.refresh_id)
     connection.execute(change.values(**values, end_time=now, duration_ms=took))
+    inserted, updated, deleted = (values.get(f"rows_{kind}", 0) for kind in ("inserted", "updated", "deleted"))
+    counted = counters.parameters(
+        intent.refresh_id,
+        values["status"],
+        values["action"],
+        now,
+        before=before,
+        rows=(inserted, updated, deleted),
+        duration_ms=took,
+    )
+    counters.count(connection, intent.table_id, counted)
 
 
-def _row(
+def new_row(
     refresh_id: int,
     table_id: str,
     action: Action | None,
@@ -340,6 +368,7 @@ def _row(
     initiated_by: InitiatedBy,
     start_time: datetime,
 ) -> dict[str, Any]:
+    """A row of the history, as `INSERT` needs it."""
     return {
         "refresh_id": refresh_id,
         "stream_table_id": table_id,
@@ -354,5 +383,6 @@ def _row(
     }
 
 
-def _milliseconds(start: datetime, end: datetime) -> float:
+def milliseconds(start: datetime, end: datetime) -> float:
+    """The time from one moment to another."""
     return (end - start).total_seconds() * 1000

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _floor = sa.bindparam("floor", type_=sa.BigInteger)
 _highest = sa.case((lake.c.last_refresh_id > _floor, lake.c.last_refresh_id), else_=_floor)
+_LOCK = sa.select(lake.c.only_row).with_for_update(key_share=True)
 _NEXT_ID = sa.update(lake).values(last_refresh_id=_highest + 1).returning(lake.c.last_refresh_id)
 
 
@@ -26,6 +27,18 @@ def bump_generation(connection: Connection) -> int:
     """Let other processes see that definitions changed. The row's lock serialises all transactions that change them."""
     change = sa.update(lake).values(generation=lake.c.generation + 1).returning(lake.c.generation)
     return int(connection.execute(change).scalar_one())
+
+
+def lock(connection: Connection) -> None:
+    """Lock the lake's row against other writers until the commit; SQLite's write lock makes that unnecessary there."""
+    connection.execute(_LOCK)
+
+
+def next_refresh_ids(connection: Connection, count: int) -> range:
+    """As many refresh ids above all earlier ones."""
+    change = sa.update(lake).values(last_refresh_id=lake.c.last_refresh_id + count).returning(lake.c.last_refresh_id)
+    last = int(connection.execute(change).scalar_one())
+    return range(last - count + 1, last + 1)
 
 
 def next_refresh_id(connection: Connection, floor: int) -> int:

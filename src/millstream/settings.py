@@ -25,6 +25,12 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,37}")
 class Settings:
     """All settings, with their defaults. `metadata["range"]` bounds numbers, both ends included."""
 
+    # When stream tables are refreshed
+    enabled: bool = True
+    """Whether `millstream run` refreshes stream tables by their schedules; explicit refreshes always work."""
+    scheduler_interval_ms: int = field(default=1_000, metadata={"range": (100, 60_000)})
+    """How long a change of a definition or a setting goes unnoticed by `millstream run`, at most."""
+
     # What a refresh does
     differential_max_change_ratio: float = field(default=0.15, metadata={"range": (0.0, 1.0)})
     """Changed rows / source rows above which AUTO recomputes, from 1,000 changed rows on, until the table's history

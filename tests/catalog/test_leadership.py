@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import threading
 from collections.abc import Callable
@@ -14,6 +15,13 @@ from millstream.catalog import Catalog, Leader, Leadership
 from millstream.errors import Code, MillstreamError
 from millstream.events import EventName
 from millstream.results import InitiatedBy, Status
+
+
+def under(catalog: Catalog, epoch: int) -> Catalog:
+    """The catalog as another process has it, which leads in an epoch."""
+    bound = copy.copy(catalog)
+    bound.epoch = epoch
+    return bound
 
 
 def leader(name: str, since: datetime = T0) -> Leader:
@@ -67,10 +75,10 @@ def test_waking_needs_the_leadership(catalog: Catalog, clock: Clock) -> None:
 
 
 def test_no_write_passes_under_an_epoch_that_has_ended(catalog: Catalog, clock: Clock) -> None:
-    first = catalog.under(catalog.take_leadership(leader("a")))
+    first = under(catalog, catalog.take_leadership(leader("a")))
     table = first.create_stream_table(new_table())
     intent = first.begin_refresh(start(table))
-    second = catalog.under(catalog.take_leadership(leader("b")))
+    second = under(catalog, catalog.take_leadership(leader("b")))
     before = catalog.list(), catalog.history(), catalog.events(), catalog.generation()
     for call in (
         lambda: first.create_stream_table(new_table("other")),
@@ -110,7 +118,7 @@ def test_every_write_of_the_catalog_checks_the_epoch() -> None:
 
 
 def test_a_takeover_waits_for_a_write_that_has_begun(catalog: Catalog) -> None:
-    first = catalog.under(catalog.take_leadership(leader("a")))
+    first = under(catalog, catalog.take_leadership(leader("a")))
     table = first.create_stream_table(new_table())
     taken: list[int] = []
     other = threading.Thread(target=lambda: taken.append(catalog.take_leadership(leader("b"))))
@@ -125,7 +133,7 @@ def test_a_takeover_waits_for_a_write_that_has_begun(catalog: Catalog) -> None:
 
 
 def test_threads_of_a_leader_do_not_deadlock(catalog: Catalog) -> None:
-    first = catalog.under(catalog.take_leadership(leader("a")))
+    first = under(catalog, catalog.take_leadership(leader("a")))
     tables = [first.create_stream_table(new_table(f"t{i}")) for i in range(4)]
     failures: list[BaseException] = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,7 +49,8 @@ def utc_now() -> datetime:
 class Catalog(CatalogReader):
     """A lake's catalog. Reads are inherited; every write below is one transaction. Safe to share between threads."""
 
-    _epoch: int | None = None
+    epoch: int | None = None
+    """The epoch of the leader that writes with this catalog: every write is refused after it has ended."""
 
     @classmethod
     def open(
@@ -97,20 +97,11 @@ class Catalog(CatalogReader):
             raise ValueError("an embedded catalog has no advisory locks")
         return AdvisoryLocks(self._database.url, self.lake_id())
 
-    def under(self, epoch: int) -> Self:
-        """This catalog for a leader: the same connections, but every write is refused after the epoch has ended.
-
-        Such a write raises `LEADERSHIP_LOST`, and changes nothing.
-        """
-        bound = copy.copy(self)
-        bound._epoch = epoch
-        return bound
-
     @contextmanager
     def _write(self, *, is_durable: bool = False) -> Iterator[Connection]:
         with self._database.write(is_durable=is_durable) as connection:
-            if self._epoch is not None:
-                leadership.check(connection, self._epoch)
+            if self.epoch is not None:
+                leadership.check(connection, self.epoch)
             yield connection
 
     def _found(self, table: StreamTable | None) -> StreamTable:
@@ -271,7 +262,7 @@ class Catalog(CatalogReader):
         intent: Intent,
         error: MillstreamError,
         *,
-        max_consecutive_errors: int,
+        max_consecutive_errors: int | None,
         keep_intent: bool = False,
         stage_versions: Mapping[str, int] | None = None,
         duration_ms: float | None = None,
@@ -279,6 +270,7 @@ class Catalog(CatalogReader):
         """Record a failure and count it; the last one allowed in a row sets the table to ERROR.
 
         Args:
+            max_consecutive_errors: None if the failure does not count, because a retry may resolve it.
             keep_intent: the refresh may have committed something: keep the intent for recovery.
             stage_versions: the stages that were reverted to their earlier contents, and their versions now.
 
@@ -304,7 +296,7 @@ class Catalog(CatalogReader):
         *,
         initiated_by: InitiatedBy,
         started_at: datetime,
-        max_consecutive_errors: int,
+        max_consecutive_errors: int | None,
         freshness_deadline: datetime | None = None,
     ) -> int:
         """Record a refresh that failed before it began, e.g. because a source is missing; returns the refresh id."""

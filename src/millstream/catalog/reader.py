@@ -15,6 +15,7 @@ from millstream.catalog.loading import dependency, intent, refresh, stage, strea
 from millstream.catalog.loading import lake_object as loaded_object
 from millstream.catalog.models import (
     Dependency,
+    Freshness,
     Intent,
     LakeObject,
     ObjectKind,
@@ -71,6 +72,16 @@ _HISTORY = (
 )
 _HISTORY_OF_ONE = _HISTORY.where(refresh_history.c.stream_table_id == sa.bindparam("of_id"))
 _GENERATION = sa.select(lake.c.generation)
+
+_FRESHNESS = sa.select(
+    stream_tables.c.schema_name,
+    stream_tables.c.name,
+    stream_tables.c.status,
+    stream_tables.c.is_populated,
+    stream_tables.c.data_timestamp,
+    stream_tables.c.last_refresh_at,
+    stream_tables.c.created_at,
+)
 
 
 class CatalogReader:
@@ -183,6 +194,22 @@ class CatalogReader:
                 schedule=row.schedule,
                 data_timestamp=row.data_timestamp,
                 staleness=age(row.data_timestamp, now),
+            )
+            for row in rows
+        )
+
+    def freshness(self) -> tuple[Freshness, ...]:
+        """How fresh each stream table is: what the scheduler reads each time it wakes."""
+        with self._database.read() as connection:
+            rows = connection.execute(_FRESHNESS).all()
+        return tuple(
+            Freshness(
+                name=TableName(row.schema_name, row.name),
+                status=Status(row.status),
+                is_populated=row.is_populated,
+                data_timestamp=row.data_timestamp,
+                last_refresh_at=row.last_refresh_at,
+                created_at=row.created_at,
             )
             for row in rows
         )

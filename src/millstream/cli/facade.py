@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
+    from threading import Event
 
     from millstream.results import (
         CdcHealth,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         StreamTableStatus,
         VerifyResult,
     )
+    from millstream.service.daemon.loop import Activity
 
 ProgressHook = Callable[[str], None]
 
@@ -104,6 +106,18 @@ class Facade(Protocol):
     def refresh_stream_tables(
         self, names: Sequence[str] | None = None, *, mode: str | None = None
     ) -> Sequence[RefreshOutcome]: ...
+
+    def run(
+        self,
+        stop: Event | None = None,
+        *,
+        on_activity: Callable[[Activity], None] = ...,
+        on_standby: Callable[[], None] = ...,
+    ) -> object: ...
+
+    def pause(self) -> object: ...
+
+    def resume(self) -> object: ...
 
     def status(self) -> Sequence[StreamTableStatus]: ...
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from millstream import __version__
-from millstream.cli import attaching, definitions, inspection, monitoring, refreshing
+from millstream.cli import attaching, definitions, inspection, monitoring, refreshing, running
 from millstream.cli.bench_command import bench
 from millstream.cli.demo_command import demo
 from millstream.cli.output import Problem
@@ -47,6 +47,9 @@ _VERBS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("Read PostgreSQL databases", attaching.health),
     ("Read PostgreSQL databases", attaching.slots),
     ("Keep them up to date", refreshing.refresh),
+    ("Keep them up to date", running.run),
+    ("Keep them up to date", running.pause),
+    ("Keep them up to date", running.resume),
     ("Keep them up to date", monitoring.status),
     ("Keep them up to date", monitoring.history),
     ("Keep them up to date", monitoring.stats),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from graphlib import TopologicalSorter
 
 from millstream.catalog import Catalog
@@ -57,6 +58,7 @@ class Attempt:
             initiated_by=self.request.initiated_by,
             mode=self.request.modes.get(table.name),
             deadline=self.request.deadlines.get(table.name),
+            counts=partial(self.request.counts, str(table.name)),
         )
 
 

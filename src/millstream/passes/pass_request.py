@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -22,6 +22,7 @@ class PassRequest:
         deadlines: when tables would be stale by their schedules.
         held: takes over the snapshot that the tables are brought to.
         is_waiting: whether to wait for a table that is being refreshed elsewhere, or to skip it.
+        counts: whether a failure of a table counts towards the errors in a row after which it goes to ERROR.
     """
 
     order: Sequence[TableName]
@@ -30,6 +31,7 @@ class PassRequest:
     deadlines: Mapping[TableName, datetime] = field(default_factory=dict)
     held: HeldSnapshot | None = None
     is_waiting: bool = True
+    counts: Callable[[str, MillstreamError], bool] = lambda _name, _error: True
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,8 @@ class PassRunner:
         """
         modes = {candidate.name: mode} if mode is not None else {}
         request = PassRequest(upstream, initiated_by, modes)
+        refuse_suspended([self._catalog.get(name) for name in upstream])
         attempt = prepare(request, self._catalog, self._frontiers, is_locked=True, candidate=candidate)
-        refuse_suspended(list(attempt.tables.values()))
         for error in attempt.frontier.failures.values():
             raise error
         for name in attempt.tables:
@@ -154,7 +154,8 @@ class PassRunner:
         attempt = prepare(request, self._catalog, self._frontiers, is_locked=is_locked)
         started_at = attempt.frontier.data_timestamp
         for name, error in attempt.frontier.failures.items():
-            self._refresher.record_failure(attempt.tables[name], error, request.initiated_by, started_at)
+            table, counts = attempt.tables[name], partial(request.counts, name)
+            self._refresher.record_failure(table, error, request.initiated_by, started_at, counts)
             self._stop(attempt, outcomes, name, Outcome(error=error))
         for name, others in attempt.agreement.held_back.items():
             self._stop(attempt, outcomes, name, Outcome(waits_for=min(others)))

@@ -32,6 +32,7 @@ class Goal:
         frontier: the versions of all base tables that its contents will stand for.
         upstream: the stream tables that it reads, as they are to be read.
         deadline: when its contents would be stale by its schedule.
+        counts: whether a failure counts towards the errors in a row after which the table goes to ERROR.
     """
 
     data_timestamp: datetime
@@ -42,6 +43,7 @@ class Goal:
     initiated_by: InitiatedBy
     mode: RefreshMode | None = None
     deadline: datetime | None = None
+    counts: Callable[[MillstreamError], bool] = lambda _: True
 
 
 class TableRefresh:
@@ -75,7 +77,7 @@ class TableRefresh:
         with self._recording(table, goal):
             compiled = self._definitions.compiled(table)
         result = self._runner().refresh(_request(table, compiled, goal))
-        return result, self.serve(table.id, goal.initiated_by, goal.data_timestamp)
+        return result, self.serve(table.id, goal.initiated_by, goal.data_timestamp, goal.counts)
 
     def load(
         self, candidate: StreamTable, compiled: Compiled, goal: Goal, choice: Choice
@@ -83,7 +85,13 @@ class TableRefresh:
         """Fill the stages of a new definition that has not taken effect; nothing of it is recorded."""
         return self._runner().load(_request(candidate, compiled, goal), choice)
 
-    def serve(self, table_id: str, initiated_by: InitiatedBy, started_at: datetime) -> MillstreamError | None:
+    def serve(
+        self,
+        table_id: str,
+        initiated_by: InitiatedBy,
+        started_at: datetime,
+        counts: Callable[[MillstreamError], bool] = lambda _: True,
+    ) -> MillstreamError | None:
         """Serve a table that was refreshed. A failure is recorded and returned: what reads the table goes on."""
         table = self._catalog.find_by_id(table_id)
         if table is None:
@@ -91,12 +99,17 @@ class TableRefresh:
         try:
             self._server.serve(table, self._workers.here().store)
         except MillstreamError as error:
-            self.record_failure(table, error, initiated_by, started_at)
+            self.record_failure(table, error, initiated_by, started_at, counts)
             return error
         return None
 
     def record_failure(
-        self, table: StreamTable, error: MillstreamError, initiated_by: InitiatedBy, started_at: datetime
+        self,
+        table: StreamTable,
+        error: MillstreamError,
+        initiated_by: InitiatedBy,
+        started_at: datetime,
+        counts: Callable[[MillstreamError], bool] = lambda _: True,
     ) -> None:
         """Record that a refresh failed; if no retry can help, the table goes to ERROR at once."""
         self._catalog.record_failure(
@@ -104,7 +117,7 @@ class TableRefresh:
             error,
             initiated_by=initiated_by,
             started_at=started_at,
-            max_consecutive_errors=self._settings.max_consecutive_errors,
+            max_consecutive_errors=self._settings.max_consecutive_errors if counts(error) else None,
         )
         if error.code in {Code.SOURCE_MISSING, Code.SOURCE_CHANGED}:
             self._catalog.set_error(table.id, f"{error.code}: {error.message}")
@@ -114,7 +127,7 @@ class TableRefresh:
         try:
             yield
         except MillstreamError as error:
-            self.record_failure(table, error, goal.initiated_by, goal.data_timestamp)
+            self.record_failure(table, error, goal.initiated_by, goal.data_timestamp, goal.counts)
             raise
 
     def _runner(self) -> Runner:
@@ -134,4 +147,5 @@ def _request(table: StreamTable, compiled: Compiled, goal: Goal) -> Request:
         initiated_by=goal.initiated_by,
         mode=goal.mode,
         deadline=goal.deadline,
+        counts=goal.counts,
     )

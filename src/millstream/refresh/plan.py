@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -33,6 +33,7 @@ class Request:
         base_frontier: the versions of all base tables that its contents will stand for.
         upstream: the stream tables that it reads, as they are to be read.
         deadline: when its contents would be stale by its schedule.
+        counts: whether a failure counts towards the errors in a row after which the table goes to ERROR.
     """
 
     table: StreamTable
@@ -45,6 +46,7 @@ class Request:
     initiated_by: InitiatedBy
     mode: RefreshMode | None = None
     deadline: datetime | None = None
+    counts: Callable[[MillstreamError], bool] = lambda _: True
 
     def inputs(self, versions: Mapping[str, int] | None = None) -> dict[str, BoundInput]:
         """Its inputs; of base tables at other versions than asked for, if they are given."""

@@ -157,7 +157,7 @@ class Runner:
             self._catalog.fail_refresh(
                 intent,
                 error,
-                max_consecutive_errors=self._settings.max_consecutive_errors,
+                max_consecutive_errors=self._allowed_errors(plan.request, error),
                 keep_intent=undone is None and self._anything_committed(plan.request.table, intent),
                 stage_versions=undone,
                 duration_ms=_since(started),
@@ -260,8 +260,11 @@ class Runner:
             error,
             initiated_by=request.initiated_by,
             started_at=started_at,
-            max_consecutive_errors=self._settings.max_consecutive_errors,
+            max_consecutive_errors=self._allowed_errors(request, error),
         )
+
+    def _allowed_errors(self, request: Request, error: MillstreamError) -> int | None:
+        return self._settings.max_consecutive_errors if request.counts(error) else None
 
 
 def _with_strategies(choice: Choice, cost: Cost) -> Choice:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from millstream import __version__
 from millstream.catalog import Catalog
 from millstream.catalog.facade import utc_now
 from millstream.errors import Code, MillstreamError
@@ -32,6 +34,8 @@ from millstream.scheduler.dag import Dag
 from millstream.service.argument_values import parse_mode
 from millstream.service.attached_reads import table_frame
 from millstream.service.attaching import Attaching
+from millstream.service.daemon.leader import leading
+from millstream.service.daemon.loop import Activity, Daemon
 from millstream.service.due_times import next_due, stale_after
 from millstream.service.explain import explanation
 from millstream.service.refreshing import Refreshing
@@ -70,7 +74,7 @@ class Millstream:
         self._connections = pool = ConnectionPool()
         self._starter = starter = RuntimeStarter(root, settings, catalog, locks, pool, lambda: self._clock(), progress)
         self._attaching = Attaching(catalog, locks, pool, settings, root, lambda: self._clock())
-        self._refreshing = Refreshing(catalog, starter.get, progress)
+        self._refreshing = Refreshing(catalog, starter.get, lambda: self._clock(), progress)
         self._stream_tables = StreamTables(catalog, locks, settings, starter.get, self._refreshing)
         self._verifying = Verifying(catalog, settings, starter.get, self._refreshing, root / "verifying")
         if spark is not None:
@@ -340,6 +344,44 @@ class Millstream:
             MillstreamError: NOT_A_STREAM_TABLE; SUSPENDED if one of them, or one that they read, is suspended.
         """
         return self._refreshing.refresh_named(names, parse_mode(mode) if mode is not None else None)
+
+    # Running by itself
+
+    def run(
+        self,
+        stop: threading.Event | None = None,
+        *,
+        on_activity: Callable[[Activity], None] = lambda _: None,
+        on_standby: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Keep all stream tables fresh by their schedules, until `stop` is set; the running refreshes are finished.
+
+        Only one process refreshes a lake by itself. If another one does, this one stands by, with Spark started, and
+        takes over when the other one ends.
+
+        Args:
+            on_activity: called with what is due, running and late, each time something is decided.
+            on_standby: called once if another process refreshes the lake.
+
+        Raises:
+            MillstreamError: LEADERSHIP_LOST if another process has taken over.
+        """
+        stop = stop or threading.Event()
+        self._starter.get()
+        with leading(self._catalog, self._locks, stop, lambda: self._clock(), __version__, on_standby) as epoch:
+            if epoch is not None:
+                daemon = Daemon(
+                    self._catalog, self._refreshing, lambda: self._settings, lambda: self._clock(), on_activity
+                )
+                daemon.run(epoch, stop)
+
+    def pause(self) -> None:
+        """Pause the automatic refreshes of all stream tables, by whichever process; explicit ones still work."""
+        self._catalog.set_paused(True)
+
+    def resume(self) -> None:
+        """Resume automatic refreshes."""
+        self._catalog.set_paused(False)
 
     # Monitoring
 

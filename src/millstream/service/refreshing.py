@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from millstream.catalog import Catalog
 from millstream.errors import Code, MillstreamError
@@ -13,6 +14,7 @@ from millstream.passes.held_snapshot import HeldSnapshot
 from millstream.passes.pass_request import Outcome, PassRequest, keep
 from millstream.refresh.runner import OutdatedError
 from millstream.results import InitiatedBy, RefreshMode, RefreshOutcome, RefreshResult, Status
+from millstream.service.refresh_events import record_refreshes
 from millstream.service.replacing import TRIES, dag_of, kept_changing
 from millstream.service.runtime import Runtime
 
@@ -25,9 +27,16 @@ class Refreshing:
         progress: called with a few words when a longer piece of work begins.
     """
 
-    def __init__(self, catalog: Catalog, runtime: Callable[[], Runtime], progress: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        runtime: Callable[[], Runtime],
+        clock: Callable[[], datetime],
+        progress: Callable[[str], None],
+    ) -> None:
         self._catalog = catalog
         self._runtime = runtime
+        self._clock = clock
         self._progress = progress
 
     def refresh(
@@ -96,6 +105,16 @@ class Refreshing:
 
         return self._run(runtime, request, order)
 
+    def run_pass(self, request: PassRequest) -> dict[str, Outcome]:
+        """Run a pass over exactly the requested tables; those that were dropped meanwhile are left out."""
+        runtime = self._runtime()
+
+        def order() -> list[TableName]:
+            runtime.lake.sync()
+            return [name for name in request.order if self._catalog.find(name) is not None]
+
+        return self._run(runtime, request, order)
+
     def _run(
         self, runtime: Runtime, request: PassRequest, order: Callable[[], Sequence[TableName]]
     ) -> dict[str, Outcome]:
@@ -117,6 +136,7 @@ class Refreshing:
             failed |= {name: outcome for name, outcome in following.items() if outcome.error is not None}
             is_done = all(outcome.result is not None for outcome in following.values()) and request.held is None
             if failed.keys() >= following.keys() or (is_done and not any(o.waits_for for o in found.values())):
+                record_refreshes(self._catalog, outcomes, request.initiated_by, self._clock())
                 return outcomes
 
     def _follow(self, runtime: Runtime, request: PassRequest, outdated: OutdatedError, tries: int) -> Outcome:

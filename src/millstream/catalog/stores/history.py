@@ -176,7 +176,7 @@ def fail(
     error: MillstreamError,
     now: datetime,
     *,
-    max_consecutive_errors: int,
+    max_consecutive_errors: int | None,
     keep_intent: bool,
     duration_ms: float | None,
 ) -> None:
@@ -204,7 +204,7 @@ def fail_early(
     started_at: datetime,
     now: datetime,
     *,
-    max_consecutive_errors: int,
+    max_consecutive_errors: int | None,
     freshness_deadline: datetime | None,
 ) -> None:
     """Record a refresh that failed before its intent was recorded."""
@@ -270,9 +270,14 @@ def prune(connection: Connection, before: datetime) -> int:
 
 
 def _count_error(
-    connection: Connection, table_id: str, error: MillstreamError, now: datetime, max_consecutive_errors: int
+    connection: Connection, table_id: str, error: MillstreamError, now: datetime, max_consecutive_errors: int | None
 ) -> None:
-    """Count one more error in a row; the last one allowed sets the table to ERROR, unless it is suspended."""
+    """Count one more error in a row; the last one allowed sets the table to ERROR, unless it is suspended.
+
+    With None for the number that is allowed, the error is one that a retry may resolve, and does not count.
+    """
+    if max_consecutive_errors is None:
+        return
     errors = stream_tables.c.consecutive_errors + 1
     too_many = (errors >= max_consecutive_errors) & (stream_tables.c.status != Status.SUSPENDED)
     reason = storable(f"{error.code}: {error.message}")

@@ -1,0 +1,115 @@
+"""What the policy needs to know about a lake, read from the catalog at each wake.
+
+Graph and schedules are read again only if a definition has changed; how long refreshes take is remembered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from millstream.catalog import Catalog
+from millstream.naming import TableName
+from millstream.results import Action, RefreshStatus
+from millstream.scheduler.backoff import NO_BACKOFF, Backoff
+from millstream.scheduler.dag import Dag
+from millstream.scheduler.lake_view import HISTORY, LakeView, TableView, expected_seconds
+from millstream.scheduler.schedule import Schedule
+from millstream.service.replacing import dag_of
+from millstream.service.schedules import schedule_of
+
+_FROM_SCRATCH = (Action.FULL, Action.REINITIALIZE)
+
+
+@dataclass(frozen=True)
+class _Definitions:
+    """What changes only with definitions."""
+
+    generation: int
+    dag: Dag
+    schedules: Mapping[str, Schedule | None]
+
+
+@dataclass
+class LakeWatch:
+    """Reads a lake for the policy.
+
+    Args:
+        running: the passes that are running: their tables, and when each began.
+        backoffs: the tables whose last refreshes have failed.
+    """
+
+    catalog: Catalog
+    slots: int
+    running: dict[str, datetime] = field(default_factory=dict)
+    backoffs: dict[str, Backoff] = field(default_factory=dict)
+    _durations: dict[str, deque[float]] = field(default_factory=dict)
+    _ended: dict[str, datetime] = field(default_factory=dict)
+    _definitions: _Definitions | None = None
+
+    def view(self, now: datetime, *, busy_slots: int, is_enabled: bool) -> LakeView:
+        """The lake as it is now."""
+        known = self._known()
+        rows = {str(row.name): row for row in self.catalog.freshness()}
+        if rows.keys() != known.dag.stream_tables:  # a definition changed between the two reads
+            self._definitions = None
+            return self.view(now, busy_slots=busy_slots, is_enabled=is_enabled)
+        tables = {
+            name: TableView(
+                name=name,
+                schedule=known.schedules[name],
+                status=row.status,
+                is_populated=row.is_populated,
+                data_timestamp=row.data_timestamp,
+                refreshed_at=row.data_timestamp,
+                ended_at=self._ended.get(name, row.last_refresh_at),
+                created_at=row.created_at,
+                running_since=self.running.get(name),
+                expected_seconds=expected_seconds(self._durations_of(name)),
+                backoff=self.backoffs.get(name, NO_BACKOFF),
+            )
+            for name, row in rows.items()
+        }
+        self._forget(known.dag)
+        free = max(0, self.slots - busy_slots)
+        return LakeView(now=now, tables=tables, dag=known.dag, slots=self.slots, free_slots=free, is_enabled=is_enabled)
+
+    def refreshed(self, name: str, seconds: float, action: Action, at: datetime) -> None:
+        """Remember how long a refresh took; one from scratch does not predict the next."""
+        self._ended[name] = at
+        self.backoffs.pop(name, None)
+        if action not in _FROM_SCRATCH:
+            self._durations_of(name).append(seconds)
+
+    def failed(self, name: str, backoff: Backoff, at: datetime) -> None:
+        """Remember that a refresh failed, and when it may be tried again."""
+        self._ended[name] = at
+        self.backoffs[name] = backoff
+
+    def _known(self) -> _Definitions:
+        generation = self.catalog.generation()
+        if self._definitions is None or self._definitions.generation != generation:
+            dag = dag_of(self.catalog)
+            schedules = {str(t.name): schedule_of(t) for t in self.catalog.list()}
+            same = {name: schedule for name, schedule in schedules.items() if name in dag.stream_tables}
+            self._definitions = _Definitions(generation, dag, dag.effective_schedules(same))
+        return self._definitions
+
+    def _durations_of(self, name: str) -> deque[float]:
+        if name not in self._durations:
+            past = self.catalog.history(TableName.parse(name), HISTORY)
+            found = [
+                r.duration_ms / 1000
+                for r in reversed(past)
+                if r.status is RefreshStatus.COMPLETED and r.duration_ms and r.action not in _FROM_SCRATCH
+            ]
+            self._durations[name] = deque(found, HISTORY)
+        return self._durations[name]
+
+    def _forget(self, dag: Dag) -> None:
+        """Forget tables that were dropped."""
+        for remembered in (self._durations, self._ended, self.backoffs):
+            for name in remembered.keys() - dag.stream_tables:
+                del remembered[name]

@@ -88,6 +88,14 @@ def test_what_is_refreshed_before_it_counts_too() -> None:
     assert decide(lake(chain, **facts)).passes == ()
 
 
+@pytest.mark.parametrize("source", [table(None, expected_seconds=4), table("5s", age=0, expected_seconds=0.5)])
+def test_what_is_refreshed_with_it_counts_whatever_its_own_schedule(source: dict[str, Any]) -> None:
+    at = 54 - 4 - source["expected_seconds"]
+    pair = {"a": ["x"], "b": ["a"]}
+    assert levels(decide(lake(pair, a=source, b=table("60s", age=at, expected_seconds=4)))) == [(("a",), ("b",))]
+    assert decide(lake(pair, a=source, b=table("60s", age=at - 0.1, expected_seconds=4))).passes == ()
+
+
 def test_deadlines_that_crowd_make_refreshes_start_earlier() -> None:
     apart = {f"t{i}": [f"x{i}"] for i in range(5)}
     facts = {name: table("60s", age=44, expected_seconds=2) for name in apart}
@@ -319,6 +327,12 @@ def test_a_queue_counts() -> None:
     assert decide(lake(sources, slots=2, **facts)).missed == ()
     missed = decide(lake(sources, slots=1, free=0, **facts)).missed  # 4 s of t2, then 5 of each
     assert missed == (MissedDeadline("t1", after(11), after(14)),)
+
+
+def test_a_refresh_ends_after_what_it_reads() -> None:
+    facts = {name: table("60s", age=52, expected_seconds=5) for name in ("a", "b")}
+    decision = decide(lake({"a": ["x"], "b": ["a"]}, **facts))
+    assert decision.missed == (MissedDeadline("b", after(8), after(10)),)
 
 
 def test_a_running_refresh_and_what_waits_for_it_can_be_late() -> None:

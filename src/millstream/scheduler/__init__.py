@@ -1,1 +1,1 @@
-"""When stream tables are refreshed: schedules, and the graph that orders them."""
+"""What is refreshed when, in which order, and what follows from a failure. Pure: no clock, no Spark, no database."""

@@ -2,9 +2,9 @@
 
 A duration says how old contents may be. A refresh shows the contents of the moment it starts when it ends, so it has to
 start early: by its expected duration, that of the stream tables refreshed before it, and that of others that need the
-slots at the same time (`latest_starts`). Two bounds keep this from becoming a load of its own: a table is refreshed at
-most three times in two of its periods or so (`MIN_PERIOD_SHARE`), and a table that takes too long for its schedule
-rests after each refresh for as long as it took.
+slots at the same time (`latest_starts`). Two bounds keep this from becoming a load of its own: most of a period passes
+between two refreshes (`MIN_PERIOD_SHARE`), and a table that takes too long for its schedule rests after each refresh
+for as long as it took.
 
 A cron expression says when. The times that were missed, because nothing was running or the clock jumped, are made up
 for by one refresh.
@@ -51,25 +51,25 @@ class Due:
     path: float
 
 
-def due_times(view: LakeView, blocked: Collection[str]) -> dict[str, Due]:
+def due_times(view: LakeView, waiting: Collection[str]) -> dict[str, Due]:
     """When each table is due, regardless of whether it can be refreshed.
 
     Args:
-        blocked: tables that cannot be refreshed now, and do not compete for slots.
+        waiting: tables that cannot be refreshed now, and do not compete for slots.
     """
     read = view.refreshed_with()
     order = [name for name in view.dag.nodes if name in view.tables]
     paths = path_seconds(order, {name: table.expected_seconds for name, table in view.tables.items()}, read)
-    starts = latest_starts(order, _jobs(view, blocked), read, paths, view.slots)
+    starts = latest_starts(order, _jobs(view, waiting), read, paths, view.slots)
     return {name: _due(view, view.tables[name], paths[name], starts) for name in order}
 
 
-def _jobs(view: LakeView, blocked: Collection[str]) -> dict[str, Job]:
+def _jobs(view: LakeView, waiting: Collection[str]) -> dict[str, Job]:
     """The refreshes that durations will require."""
     jobs: dict[str, Job] = {}
     for name, table in view.tables.items():
         deadline = _deadline(view, table)
-        if name not in blocked and deadline is not None:
+        if name not in waiting and deadline is not None:
             jobs[name] = Job(table.expected_seconds, _goal(view, table, deadline))
     return jobs
 

@@ -196,6 +196,21 @@ class TestRefresh:
         assert call("refresh", *arguments).code == 2
 
 
+class TestRunning:
+    def test_run(self, lake: StandIn, call: Call) -> None:
+        result = call("run")
+        assert result.code == 0
+        assert ("run",) in lake.calls
+        assert "standing by" in result.err
+        assert "stopped; nothing is running" in result.err
+
+    @pytest.mark.parametrize("verb", ["pause", "resume"])
+    def test_pause_and_resume(self, lake: StandIn, call: Call, verb: str) -> None:
+        assert call(verb, "--json").data == {"is_paused": verb == "pause"}
+        assert (verb,) in lake.calls
+        assert call(verb).out.startswith("automatic refreshes are ")
+
+
 class TestMonitoring:
     def test_status(self, lake: StandIn, call: Call) -> None:
         out = call("status").out

@@ -150,6 +150,16 @@ class StandIn:
                 outcomes.append(RefreshOutcome(name, error=error))
         return outcomes
 
+    def run(self, stop: Any = None, *, on_activity: Any, on_standby: Any) -> None:
+        self._record("run")
+        on_standby()
+
+    def pause(self) -> None:
+        self._record("pause")
+
+    def resume(self) -> None:
+        self._record("resume")
+
     def status(self) -> list[StreamTableStatus]:
         return [
             StreamTableStatus(name, status, RefreshMode.AUTO, True, 0, "1m", NOON, 125.0)

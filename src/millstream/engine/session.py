@@ -161,7 +161,10 @@ def _start(conf: SparkConf) -> SparkSession:
     try:
         if SparkContext._gateway is None:  # a JVM survives its SparkContext
             # The JVM prints its own warnings (incubator modules, native access) before any log setting applies.
-            gateway = launch_gateway(conf, {"stderr": log, "stdout": log})  # type: ignore[no-untyped-call]
+            # In a session of its own: a signal to our process group, e.g. by systemd, must not end it before we have
+            # finished. It ends with us, whatever ends us, since its standard input does.
+            files = {"stderr": log, "stdout": log, "start_new_session": True}
+            gateway = launch_gateway(conf, files)  # type: ignore[no-untyped-call]
             SparkContext(conf=conf, gateway=gateway)
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except (PySparkException, Py4JError, OSError) as e:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from graphlib import TopologicalSorter
 
@@ -46,11 +47,21 @@ class Attempt:
         """A stream table as this pass reads it."""
         return self.reached.get(name) or self.outside.get(name) or self.tables[name]
 
+    def stands_for(self, table: StreamTable) -> datetime:
+        """The time that a table's contents will stand for: that of the oldest table outside the pass that it reads."""
+        times = [self.frontier.data_timestamp]
+        for name in reads_of(table).upstream:
+            if name not in self.tables:
+                times += [at for at in [self.outside[name].data_timestamp] if at is not None]
+            else:
+                times.append(self.stands_for(self.tables[name]))
+        return min(times)
+
     def goal(self, table: StreamTable) -> Goal:
         """What a table is to be brought to."""
         frontier = self.agreement.versions[str(table.name)]
         return Goal(
-            data_timestamp=self.frontier.data_timestamp,
+            data_timestamp=self.stands_for(table),
             paths=self.frontier.paths,
             versions=frontier,
             frontier=frontier,

@@ -47,6 +47,7 @@ class LakeWatch:
     backoffs: dict[str, Backoff] = field(default_factory=dict)
     _durations: dict[str, deque[float]] = field(default_factory=dict)
     _ended: dict[str, datetime] = field(default_factory=dict)
+    _refreshed: dict[str, datetime] = field(default_factory=dict)
     _definitions: _Definitions | None = None
 
     def view(self, now: datetime, *, busy_slots: int, is_enabled: bool) -> LakeView:
@@ -63,11 +64,11 @@ class LakeWatch:
                 status=row.status,
                 is_populated=row.is_populated,
                 data_timestamp=row.data_timestamp,
-                refreshed_at=row.data_timestamp,
+                refreshed_at=self._refreshed.get(name),
                 ended_at=self._ended.get(name, row.last_refresh_at),
                 created_at=row.created_at,
                 running_since=self.running.get(name),
-                expected_seconds=expected_seconds(self._durations_of(name)),
+                expected_seconds=expected_seconds(list(self._durations_of(name))),
                 backoff=self.backoffs.get(name, NO_BACKOFF),
             )
             for name, row in rows.items()
@@ -76,9 +77,9 @@ class LakeWatch:
         free = max(0, self.slots - busy_slots)
         return LakeView(now=now, tables=tables, dag=known.dag, slots=self.slots, free_slots=free, is_enabled=is_enabled)
 
-    def refreshed(self, name: str, seconds: float, action: Action, at: datetime) -> None:
-        """Remember how long a refresh took; one from scratch does not predict the next."""
-        self._ended[name] = at
+    def refreshed(self, name: str, seconds: float, action: Action, began: datetime, at: datetime) -> None:
+        """Remember when a pass brought a table up to date, and how long that took; a load does not predict the next."""
+        self._refreshed[name], self._ended[name] = began, at
         self.backoffs.pop(name, None)
         if action not in _FROM_SCRATCH:
             self._durations_of(name).append(seconds)
@@ -110,6 +111,6 @@ class LakeWatch:
 
     def _forget(self, dag: Dag) -> None:
         """Forget tables that were dropped."""
-        for remembered in (self._durations, self._ended, self.backoffs):
+        for remembered in (self._durations, self._ended, self._refreshed, self.backoffs):
             for name in remembered.keys() - dag.stream_tables:
                 del remembered[name]

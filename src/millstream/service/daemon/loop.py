@@ -119,8 +119,7 @@ class Daemon:
         """Note what has become of the passes that have ended."""
         for future in [f for f in running if f.done()]:
             plan, now = running.pop(future), self.clock()
-            for name in plan.tables:
-                watch.running.pop(name, None)
+            began = min(watch.running.pop(name, now) for name in plan.tables)
             try:
                 outcomes = future.result()
             except MillstreamError as error:
@@ -129,11 +128,11 @@ class Daemon:
                 _log.warning("a pass over %s failed: %s: %s", ", ".join(plan.tables), error.code, error.message)
                 outcomes = dict.fromkeys(plan.tables, Outcome(error=error))
             for name, outcome in outcomes.items():
-                self._note(watch, name, outcome, now)
+                self._note(watch, name, outcome, began, now)
 
-    def _note(self, watch: LakeWatch, name: str, outcome: Outcome, now: datetime) -> None:
-        if outcome.result is not None:
-            watch.refreshed(name, outcome.result.duration_ms / 1000, outcome.result.action, now)
+    def _note(self, watch: LakeWatch, name: str, outcome: Outcome, began: datetime, now: datetime) -> None:
+        if (result := outcome.result) is not None:
+            watch.refreshed(name, result.duration_ms / 1000, result.action, began, now)
         elif outcome.error is not None:
             before = watch.backoffs.get(name, NO_BACKOFF)
             failure = after_failure(before, class_of(outcome.error.code), now, self.draw())

@@ -7,6 +7,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from millstream.errors import Code, MillstreamError, Position
+from millstream.events import Event, EventName
 from millstream.results import (
     Action,
     CdcHealth,
@@ -37,6 +38,8 @@ __all__ = [
     "Action",
     "CdcHealth",
     "Code",
+    "Event",
+    "EventName",
     "Explanation",
     "Millstream",
     "MillstreamError",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -237,6 +238,12 @@ class Event:
         place = ".".join(filter(None, (self.database, self.fields.get("source_table"))))
         return " ".join(filter(None, (table, place)))
 
+    @property
+    def text(self) -> str:
+        """The event in one line for people: its name, what it is about, and the fields that have a value."""
+        said = [f"{name}={_shown(value)}" for name, value in self.fields.items() if value is not None]
+        return " ".join(filter(None, (str(self.event), self.subject, *said)))
+
     def dump(self) -> dict[str, Any]:
         """The event as JSON: the same keys for every event, followed by its own fields."""
         return {
@@ -289,3 +296,11 @@ def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     return str(value) if isinstance(value, str) else value
+
+
+def _shown(value: object) -> str:
+    """A value on one line, quoted if it has spaces."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = str(value)
+    return text if text and text.isprintable() and " " not in text else json.dumps(text, ensure_ascii=False)

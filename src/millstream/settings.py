@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from millstream.errors import Code, MillstreamError
+from millstream.events import EventName, parse_names
 
 MergeStrategy = Literal["auto", "merge", "delete_insert"]
 DirectWay = Literal["auto", "never"]
@@ -80,6 +81,18 @@ class Settings:
     """Whether users' triggers on served tables fire, unless a table has its own option: `auto` fires them, `off` does
     not, `on` is an old name of `auto`."""
 
+    # Who is alerted
+    alert_webhook_url: str | None = None
+    """Where events are sent by HTTP POST, as a JSON array; or `env:NAME`, an environment variable that holds the
+    URL."""
+    alert_command: str | None = None
+    """A program and its arguments that is run for events, and reads them from its standard input, one JSON object per
+    line. No shell is involved."""
+    alert_notify: bool = True
+    """Whether events are sent by NOTIFY, on the channel `millstream_alert` of every attached database."""
+    alert_events: str = ""
+    """The events that are sent, separated by commas; empty for all of them. The catalog keeps all of them."""
+
     # How Delta tables are accessed
     direct_way: DirectWay = "auto"
     """`never` sends every read and commit through Spark, e.g. where two writers share an S3 bucket."""
@@ -110,6 +123,15 @@ class Settings:
             if not _SCHEMA.fullmatch(value) or value.startswith("pg_"):
                 wanted = "a name of lower-case letters, digits and underscores that does not start with pg_"
                 raise _invalid(name, value, wanted)
+        try:
+            parse_names(self.alert_events.split(","))
+        except MillstreamError as e:
+            raise MillstreamError(Code.SETTING_INVALID, f"alert_events: {e.message}", hint=e.hint) from e
+
+    @property
+    def alerted_events(self) -> frozenset[EventName] | None:
+        """The events of `alert_events`; None for all of them."""
+        return parse_names(self.alert_events.split(",")) or None
 
     @property
     def trusted_roles(self) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ def check(catalog: Catalog, steps: list[tuple[str, str, int]], clock: Clock) -> 
 
 
 @given(steps=st.lists(any_step, max_size=25))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_history(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, int]]) -> None:
     clock = Clock()
     with Catalog.open(tmp_path_factory.mktemp("lake"), clock) as catalog:

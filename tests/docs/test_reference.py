@@ -17,6 +17,7 @@ from kits.pages import ROOT, LakeSql, Reader, blocks_of
 from millstream import notices
 from millstream.cli.main import app, main
 from millstream.errors import Code
+from millstream.events import Event
 from millstream.reasons import Place, Reason
 from millstream.results import (
     Action,
@@ -48,6 +49,7 @@ RECORDS = (
     StreamTableStatus,
     RefreshStats,
     RefreshRecord,
+    Event,
     SourceStatus,
     CdcHealth,
     SlotHealth,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import decimal
 import json
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.errors import Code, MillstreamError
+from millstream.events import Event, EventName
+from millstream.naming import TableName
 from millstream.results import (
     Action,
     CdcHealth,
@@ -84,6 +87,7 @@ class StandIn:
         self.errors: dict[str, BaseException] = {}
         self.frames: dict[str, Frame] = {}
         self.phases: tuple[str, ...] = ()
+        self.happened: list[Event] = []
         self.statuses = dict.fromkeys(("daily", "totals", "best"), Status.ACTIVE)
         self.supported = True
         self.equal = True
@@ -191,6 +195,22 @@ class StandIn:
             "disk full",
         )
         return [failed][:limit]
+
+    def events(
+        self,
+        *,
+        after_id: int | None = None,
+        since: dt.datetime | None = None,
+        names: Sequence[str] = (),
+        limit: int | None = 100,
+    ) -> list[Event]:
+        self._record("events", after_id, since, tuple(names), limit)
+        if after_id is not None and not self.happened:
+            raise KeyboardInterrupt
+        if after_id is not None:
+            return [self.happened.pop(0)]
+        failed = Event.of(EventName.REFRESH_FAILED, NOON, TableName.parse("reports.totals"), error_message="disk full")
+        return [dataclasses.replace(failed, event_id=7)][:limit]
 
     def explain(self, name: str) -> Explanation:
         self._record("explain", name)

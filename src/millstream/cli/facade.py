@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from datetime import datetime
     from pathlib import Path
     from threading import Event
 
+    from millstream.events import Event
     from millstream.results import (
         CdcHealth,
         Explanation,
@@ -124,6 +126,15 @@ class Facade(Protocol):
     def refresh_stats(self) -> Sequence[RefreshStats]: ...
 
     def refresh_history(self, name: str | None = None, limit: int = 20) -> Sequence[RefreshRecord]: ...
+
+    def events(
+        self,
+        *,
+        after_id: int | None = None,
+        since: datetime | None = None,
+        names: Sequence[str] = (),
+        limit: int | None = 100,
+    ) -> Sequence[Event]: ...
 
     def explain(self, name: str) -> Explanation: ...
 

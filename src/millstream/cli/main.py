@@ -13,6 +13,7 @@ from millstream import __version__
 from millstream.cli import attaching, definitions, inspection, monitoring, refreshing, running
 from millstream.cli.bench_command import bench
 from millstream.cli.demo_command import demo
+from millstream.cli.events_command import events
 from millstream.cli.output import Problem
 from millstream.cli.session import (
     COMMON_PANEL,
@@ -53,6 +54,7 @@ _VERBS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("Keep them up to date", monitoring.status),
     ("Keep them up to date", monitoring.history),
     ("Keep them up to date", monitoring.stats),
+    ("Keep them up to date", events),
     ("Look inside", inspection.explain),
     ("Look inside", inspection.verify),
     ("Look inside", inspection.dag),

@@ -43,6 +43,7 @@ _HISTORY = (
     Column("by", "initiated_by"),
     Column("action", "action"),
     Column("status", "status"),
+    Column("times", "repeats", number=True),
     Column("ins", "rows_inserted", number=True),
     Column("upd", "rows_updated", number=True),
     Column("del", "rows_deleted", number=True),

@@ -114,6 +114,10 @@ class Output(ABC):
         """A table that is itself the result, as in the demo; programs do not get it."""
 
     @abstractmethod
+    def entry(self, text: str, data: Mapping[str, object]) -> None:
+        """One entry of a stream, written at once: a line of text, or of JSON for programs."""
+
+    @abstractmethod
     def document(self, data: object) -> None:
         """The result as data, for programs only."""
 
@@ -158,6 +162,10 @@ class JsonOutput(Output):
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         pass
+
+    def entry(self, text: str, data: Mapping[str, object]) -> None:
+        self._stream.write(json.dumps(formats.plain(data), ensure_ascii=False, allow_nan=False) + "\n")
+        self._stream.flush()
 
     def document(self, data: object) -> None:
         json.dump(formats.plain(data), self._stream, indent=2, ensure_ascii=False, allow_nan=False)
@@ -239,6 +247,10 @@ class ConsoleOutput(Output):
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         self._table(title, _columns(columns, rows), [[formats.text(v) for v in row] for row in rows])
+
+    def entry(self, text: str, data: Mapping[str, object]) -> None:
+        self.line(text)
+        self._out.file.flush()
 
     def document(self, data: object) -> None:
         pass

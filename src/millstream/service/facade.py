@@ -12,6 +12,7 @@ from millstream import __version__
 from millstream.catalog import Catalog
 from millstream.catalog.facade import utc_now
 from millstream.errors import Code, MillstreamError
+from millstream.events import Event, parse_names
 from millstream.lake.locks import locks_for
 from millstream.monitoring.cdc_health import captures_of, slots_of
 from millstream.naming import TableName
@@ -399,6 +400,26 @@ class Millstream:
         if parsed is not None:
             self._catalog.get(parsed)
         return [r.as_record() for r in self._catalog.history(parsed, limit)]
+
+    def events(
+        self,
+        *,
+        after_id: int | None = None,
+        since: datetime | None = None,
+        names: Sequence[str] = (),
+        limit: int | None = 100,
+    ) -> list[Event]:
+        """What happened, in the order of recording: refreshes, failures, staleness, capture, leaders.
+
+        Args:
+            after_id: only events after this one; with a limit the first of them, without `after_id` the last ones.
+            since: only events of this time or later.
+            names: only these events; none means all.
+
+        Raises:
+            MillstreamError: EVENT_UNKNOWN.
+        """
+        return list(self._catalog.events(after_id, since, parse_names(names) or None, limit))
 
     def staleness(self, name: str) -> float | None:
         """Seconds since the data timestamp; None before the first refresh."""

@@ -1,4 +1,4 @@
-"""Writes the pages of errors, reasons and settings from the code, so that they cannot go stale.
+"""Writes the pages of errors, events, reasons and settings from the code, so that they cannot go stale.
 
 `python -m millstream.testing.reference_docs` writes them; with `--check` it only reports whether they are up to date.
 """
@@ -9,11 +9,15 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from millstream import settings
 from millstream.errors import Code
+from millstream.events import FIELDS, Event, EventName
+from millstream.naming import TableName
 from millstream.reasons import CaptureReason, Place, Reason
 from millstream.settings import Settings
 
@@ -68,6 +72,55 @@ def reasons_page() -> str:
     sentences = [f"| {reason} | `{reason.state}` |" for reason in CaptureReason]
     lines += ["", "The sentences, and the state they come with:", "", "| reason | state |", "|---|---|", *sentences]
     return "\n".join([*lines, ""])
+
+
+def events_page() -> str:
+    """All events with their severity, fields and meanings."""
+    sample = Event.of(
+        EventName.STALE,
+        datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC),
+        TableName.parse("reports.totals"),
+        staleness_secs=130.5,
+        schedule="1m",
+        data_timestamp=datetime(2026, 3, 4, 5, 3, 56, 500_000, tzinfo=UTC),
+    )
+    shown = json.dumps({**sample.dump(), "event_id": 42}, indent=2)
+    rows = [
+        f"| `{e}` | {e.severity} | {e.explanation} | {', '.join(f'`{name}`' for name in e.fields)} |" for e in EventName
+    ]
+    return "\n".join(
+        [
+            "# Events",
+            "",
+            "What happens in a lake is kept in its catalog: `millstream events` and `ms.events()` read it. Events are",
+            "also sent to Python's logging (logger `millstream.events`) and, by the [settings](settings.md) `alert_*`,",
+            "to a webhook (a JSON array per request), to a program (one JSON object per line on its standard input)",
+            "and by NOTIFY, on the channel `millstream_alert` of every attached database.",
+            "",
+            "Every event has the same keys, followed by its own fields:",
+            "",
+            "```json",
+            shown,
+            "```",
+            "",
+            "`time` is in UTC. `schema` and `stream_table` name the stream table, `database` the attached database;",
+            "they are null if the event is about none. `event_id` grows in the order in which events are recorded. A",
+            "field without a value is null.",
+            "",
+            "Every role that can connect to a database may LISTEN there. The payload of a NOTIFY therefore has no",
+            "`error_message`, and of a `reason` only its code: both could quote values of rows. A payload has less",
+            "than 8,000 bytes; longer texts are shortened.",
+            "",
+            "| event | severity | meaning | fields |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "| field | meaning |",
+            "|---|---|",
+            *(f"| `{name}` | {meaning} |" for name, meaning in FIELDS.items()),
+            "",
+        ]
+    )
 
 
 def settings_page() -> str:
@@ -127,7 +180,7 @@ def _toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-PAGES = {"errors.md": errors_page, "reasons.md": reasons_page, "settings.md": settings_page}
+PAGES = {"errors.md": errors_page, "events.md": events_page, "reasons.md": reasons_page, "settings.md": settings_page}
 
 
 def main(arguments: list[str]) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
+    import threading
     from contextlib import AbstractContextManager
     from datetime import datetime
     from pathlib import Path
-    from threading import Event
 
     from millstream.events import Event
     from millstream.results import (
@@ -111,7 +111,7 @@ class Facade(Protocol):
 
     def run(
         self,
-        stop: Event | None = None,
+        stop: threading.Event | None = None,
         *,
         on_activity: Callable[[Activity], None] = ...,
         on_standby: Callable[[], None] = ...,

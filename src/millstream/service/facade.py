@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from millstream import __version__
+from millstream.alerts.dispatch import Dispatcher, sinks_of
 from millstream.catalog import Catalog
 from millstream.catalog.facade import utc_now
 from millstream.errors import Code, MillstreamError
@@ -369,12 +370,13 @@ class Millstream:
         """
         stop = stop or threading.Event()
         self._starter.get()
-        with leading(self._catalog, self._locks, stop, lambda: self._clock(), __version__, on_standby) as epoch:
-            if epoch is not None:
-                daemon = Daemon(
-                    self._catalog, self._refreshing, lambda: self._settings, lambda: self._clock(), on_activity
-                )
-                daemon.run(epoch, stop)
+        settings, clock = self._settings, lambda: self._clock()
+        with leading(self._catalog, self._locks, stop, clock, __version__, on_standby) as epoch:
+            if epoch is None:
+                return
+            sinks = sinks_of(settings, self._catalog, self._connections)
+            with Dispatcher(sinks, names=settings.alerted_events) as alerts:
+                Daemon(self._catalog, self._refreshing, lambda: settings, clock, alerts, on_activity).run(epoch, stop)
 
     def pause(self) -> None:
         """Pause the automatic refreshes of all stream tables, by whichever process; explicit ones still work."""

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from millstream.alerts.dispatch import Dispatcher
 from millstream.catalog import Catalog
 from millstream.errors import Code, MillstreamError
 from millstream.events import Event, EventName
@@ -46,6 +47,7 @@ class Daemon:
     """Keeps the stream tables of a lake fresh, while this process leads it.
 
     Args:
+        alerts: takes all events of the lake, whichever process has recorded them.
         on_activity: called after each decision.
         draw: a random number from 0 to 1, for the times of retries.
     """
@@ -54,6 +56,7 @@ class Daemon:
     refreshing: Refreshing
     settings: Callable[[], Settings]
     clock: Callable[[], datetime]
+    alerts: Dispatcher
     on_activity: Callable[[Activity], None]
     draw: Callable[[], float] = random.random
     _woken: threading.Event = field(default_factory=threading.Event)
@@ -71,6 +74,8 @@ class Daemon:
             MillstreamError: LEADERSHIP_LOST.
         """
         self.catalog.resolve_running(self.clock())
+        newest = self.catalog.events(limit=1)
+        last_event = newest[-1].event_id if newest else 0
         watch = LakeWatch(self.catalog, self.settings().concurrent_refreshes)
         running: dict[Future[dict[str, Outcome]], PassPlan] = {}
         with ThreadPoolExecutor(watch.slots, thread_name_prefix="millstream-pass") as threads:
@@ -90,6 +95,9 @@ class Daemon:
                     future.add_done_callback(lambda _: self._woken.set())
                 self.catalog.wake(epoch, now)
                 self._report(view, decision)
+                if events := self.catalog.events(after_id=last_event):
+                    self.alerts.put(events)
+                    last_event = events[-1].event_id
                 self.on_activity(Activity(now, epoch, is_paused, decision, dict(watch.running)))
                 self._woken.wait(self._seconds_until(decision.wake_at))
         self._finish(watch, running)

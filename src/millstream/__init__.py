@@ -11,6 +11,7 @@ from millstream.events import Event, EventName
 from millstream.results import (
     Action,
     CdcHealth,
+    DaemonStatus,
     Explanation,
     RefreshMode,
     RefreshOutcome,
@@ -38,6 +39,7 @@ __all__ = [
     "Action",
     "CdcHealth",
     "Code",
+    "DaemonStatus",
     "Event",
     "EventName",
     "Explanation",

@@ -97,6 +97,21 @@ class RefreshOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class DaemonStatus:
+    """Which process refreshes the lake by itself, and when it last looked for work.
+
+    `leader` is `process id@host`, None if no process does; one that was killed is shown until another takes over.
+    """
+
+    version: str
+    leader: str | None
+    leader_version: str | None
+    since: datetime | None
+    woke_at: datetime | None
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StreamTableStatus:
     """One row of `status()`."""
 

@@ -16,6 +16,7 @@ from millstream.naming import TableName
 from millstream.results import (
     Action,
     CdcHealth,
+    DaemonStatus,
     Explanation,
     InitiatedBy,
     OperatorPlan,
@@ -157,6 +158,9 @@ class StandIn:
     def run(self, stop: Any = None, *, on_activity: Any, on_standby: Any) -> None:
         self._record("run")
         on_standby()
+
+    def daemon_status(self) -> DaemonStatus:
+        return DaemonStatus("0.1.0", "4711@here", "0.1.0", NOON, NOON, is_paused=False)
 
     def pause(self) -> None:
         self._record("pause")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from millstream.events import Event
     from millstream.results import (
         CdcHealth,
+        DaemonStatus,
         Explanation,
         RefreshOutcome,
         RefreshRecord,
@@ -120,6 +121,8 @@ class Facade(Protocol):
     def pause(self) -> object: ...
 
     def resume(self) -> object: ...
+
+    def daemon_status(self) -> DaemonStatus: ...
 
     def status(self) -> Sequence[StreamTableStatus]: ...
 

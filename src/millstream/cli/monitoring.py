@@ -9,6 +9,7 @@ from millstream.cli.output import Column
 from millstream.cli.session import Session, verb
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
+from millstream.results import DaemonStatus
 
 OneNameArgument = Annotated[str | None, typer.Argument(help="Only this stream table.")]
 
@@ -55,7 +56,7 @@ _HISTORY = (
 
 @verb
 def status(session: Session, name: OneNameArgument = None) -> None:
-    """Show the stream tables and how stale their data is.
+    """Show which process refreshes the lake by itself, the stream tables, and how stale their data is.
 
     Example:
 
@@ -63,7 +64,7 @@ def status(session: Session, name: OneNameArgument = None) -> None:
       millstream status customer_totals --json
     """
     with session.connect() as ms, session.progress.working("reading the catalog"):
-        records = list(ms.status())
+        records, daemon = list(ms.status()), ms.daemon_status()
     if name is not None:
         wanted = str(TableName.parse(name))
         records = [r for r in records if r.name == wanted]
@@ -71,7 +72,18 @@ def status(session: Session, name: OneNameArgument = None) -> None:
             raise MillstreamError(
                 Code.NOT_A_STREAM_TABLE, f"there is no stream table {wanted}", hint="`millstream status` lists them"
             )
+    if records and name is None:
+        session.output.line(_headline(daemon, len(records)))
     session.output.records(records, _STATUS, empty="There are no stream tables.")
+
+
+def _headline(daemon: DaemonStatus, tables: int) -> str:
+    counted = f"millstream {daemon.version}: {tables} stream table{'s' if tables != 1 else ''}"
+    if daemon.leader is None:
+        return f"{counted}; nothing refreshes them by itself (`millstream run` does)"
+    paused = "paused; " if daemon.is_paused else ""
+    woke = formats.moment(daemon.woke_at)
+    return f"{counted}; {paused}refreshed by process {daemon.leader}, which last looked for work at {woke}"
 
 
 @verb

@@ -162,7 +162,7 @@ def _start(conf: SparkConf) -> SparkSession:
         if SparkContext._gateway is None:  # a JVM survives its SparkContext
             # The JVM prints its own warnings (incubator modules, native access) before any log setting applies.
             # In a session of its own: a signal to our process group, e.g. by systemd, must not end it before we have
-            # finished. It ends with us, whatever ends us, since its standard input does.
+            # finished. It ends with this process even if that is killed, because its standard input is closed then.
             files = {"stderr": log, "stdout": log, "start_new_session": True}
             gateway = launch_gateway(conf, files)  # type: ignore[no-untyped-call]
             SparkContext(conf=conf, gateway=gateway)

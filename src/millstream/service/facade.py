@@ -20,6 +20,7 @@ from millstream.naming import TableName
 from millstream.postgres.pool import ConnectionPool
 from millstream.results import (
     CdcHealth,
+    DaemonStatus,
     Explanation,
     InitiatedBy,
     RefreshMode,
@@ -385,6 +386,19 @@ class Millstream:
     def resume(self) -> None:
         """Resume automatic refreshes."""
         self._catalog.set_paused(False)
+
+    def daemon_status(self) -> DaemonStatus:
+        """Which process refreshes the lake by itself, and when it last looked for work."""
+        found = self._catalog.leadership()
+        leader = found.leader
+        return DaemonStatus(
+            version=__version__,
+            leader=None if leader is None else f"{leader.pid}@{leader.host}",
+            leader_version=None if leader is None else leader.version,
+            since=None if leader is None else leader.since,
+            woke_at=found.woke_at,
+            is_paused=found.is_paused,
+        )
 
     # Monitoring
 

@@ -15,6 +15,8 @@ from millstream.results import (
     CdcHealth,
     Explanation,
     InitiatedBy,
+    MaintenanceKind,
+    MaintenanceResult,
     OperatorPlan,
     RefreshMode,
     RefreshRecord,
@@ -134,6 +136,13 @@ class StandIn:
     def refresh_stream_table(self, name: str, *, mode: str | None = None) -> RefreshResult:
         self._record("refresh", name, mode)
         return RefreshResult(Action.DIFFERENTIAL, 1234, 5, 0, 240.0, "3 of 1,000 rows changed", {"orders": 7})
+
+    def maintain(self, *, seconds: float | None = None, dry_run: bool = False) -> list[MaintenanceResult]:
+        self._record("maintain", seconds, dry_run)
+        return [
+            MaintenanceResult(MaintenanceKind.VACUUM, "totals", 900, 3, 5 << 20, 8192, 120.0),
+            MaintenanceResult(MaintenanceKind.COMPACT, "totals", 9, 9, 8192, 8192, 1.0, "the table is being refreshed"),
+        ]
 
     def status(self) -> list[StreamTableStatus]:
         return [

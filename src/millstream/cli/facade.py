@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from millstream.results import (
         CdcHealth,
         Explanation,
+        MaintenanceResult,
         RefreshRecord,
         RefreshResult,
         RefreshStats,
@@ -99,6 +100,8 @@ class Facade(Protocol):
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> object: ...
 
     def refresh_stream_table(self, name: str, *, mode: str | None = None) -> RefreshResult: ...
+
+    def maintain(self, *, seconds: float | None = None, dry_run: bool = False) -> Sequence[MaintenanceResult]: ...
 
     def status(self) -> Sequence[StreamTableStatus]: ...
 

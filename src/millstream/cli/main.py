@@ -13,6 +13,7 @@ from millstream import __version__
 from millstream.cli import attaching, definitions, inspection, monitoring, refreshing
 from millstream.cli.bench_command import bench
 from millstream.cli.demo_command import demo
+from millstream.cli.maintain_command import maintain
 from millstream.cli.output import Problem
 from millstream.cli.session import (
     COMMON_PANEL,
@@ -47,6 +48,7 @@ _VERBS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("Read PostgreSQL databases", attaching.health),
     ("Read PostgreSQL databases", attaching.slots),
     ("Keep them up to date", refreshing.refresh),
+    ("Keep them up to date", maintain),
     ("Keep them up to date", monitoring.status),
     ("Keep them up to date", monitoring.history),
     ("Keep them up to date", monitoring.stats),

@@ -23,6 +23,7 @@ from millstream.lake.change_feeds import ChangeFeeds
 from millstream.lake.compiler import Compiler
 from millstream.lake.locks import Locks
 from millstream.lake.recorded_definitions import RecordedDefinitions
+from millstream.maintenance.executor import Maintenance
 from millstream.notices import ServingWarning, warn
 from millstream.passes.coordinator import Coordinator
 from millstream.postgres.pool import ConnectionPool
@@ -134,6 +135,7 @@ class Runtime:
             self.coordinator = Coordinator(
                 catalog, self.workers, locks, settings, self.recorded, self.captures, self.server, clock, progress
             )
+            self.maintenance = Maintenance(root, catalog, self.workers, locks, settings, self.server, clock, progress)
             self.replacements = Replacements(
                 catalog,
                 self.workers,

@@ -23,6 +23,7 @@ from millstream.results import (
     CdcHealth,
     Explanation,
     InitiatedBy,
+    MaintenanceResult,
     RefreshMode,
     RefreshRecord,
     RefreshResult,
@@ -44,6 +45,7 @@ PAGE = ROOT / "docs" / "reference.md"
 TEXT = PAGE.read_text()
 RECORDS = (
     RefreshResult,
+    MaintenanceResult,
     VerifyResult,
     StreamTableStatus,
     RefreshStats,

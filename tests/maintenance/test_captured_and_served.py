@@ -57,6 +57,7 @@ def test_a_served_table_that_lags_is_brought_forward_by_its_changes(
         lake.run("CREATE TABLE t (id INT PRIMARY KEY, k INT, v INT)")
         lake.run("INSERT INTO t SELECT i, i % 5, i FROM generate_series(1, 50) i")
         lake.stream("totals", TOTALS)
+        lake.run("GRANT CREATE ON SCHEMA public TO millstream")
         lake.ms.serve_stream_table("totals", "shop.public.served")
         # somebody else's check keeps the served table from being written
         with shop.server.superuser(shop.name) as superuser:
@@ -88,6 +89,7 @@ def test_nothing_is_deleted_while_the_served_database_cannot_answer(
     with open_captured(tmp_path / "lake", shop, retention_hours=0) as lake:
         lake.run("CREATE TABLE t (id INT PRIMARY KEY, k INT, v INT)")
         lake.stream("totals", TOTALS)
+        lake.run("GRANT CREATE ON SCHEMA public TO millstream")
         lake.ms.serve_stream_table("totals", "shop.public.served")
         for step in range(8):
             change(lake, step)

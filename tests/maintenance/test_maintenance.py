@@ -126,7 +126,7 @@ def shrinks(t: Lake, refreshes: int) -> None:
     assert all(r.files_after <= r.files_before for r in results if r.kind is MaintenanceKind.VACUUM)
     after = stored(t)
     assert len(after) < len(before) / 4
-    # the smallest lake with these contents: two tables that were just loaded, and maintained
+    # what counts as the smallest lake with these contents: the same two tables, just loaded
     t.stream("fresh_key", PER_KEY)
     t.stream("fresh_count", PER_COUNT.replace("per_key", "fresh_key"))
     fresh = [f for f in stored(t) if "fresh" in str(f)]
@@ -247,8 +247,8 @@ def test_old_history_is_pruned(t: Lake) -> None:
         assert_well(again, "per_key", "per_count")
 
 
-def test_a_refresh_in_between_wins(t: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refresh that commits while files are rewritten is not disturbed; what was rewritten is thrown away."""
+def test_a_commit_in_between_wins(t: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit is an empty one, made after the lock was taken: the worst moment, which no refresh can choose."""
     chain(t)
     for step in range(12):
         change(t, step, "per_count")

@@ -270,6 +270,43 @@ class VerifyResult:
     extra: int
 
 
+class MaintenanceKind(StrEnum):
+    """What maintenance does to a lake."""
+
+    VACUUM = "VACUUM"
+    """Delete data files, change files and deletion vectors that no version in use needs."""
+    CHECKPOINT = "CHECKPOINT"
+    """Summarise many commits of a log in one file."""
+    LOG = "LOG"
+    """Delete commits and checkpoints that no version in use needs."""
+    COMPACT = "COMPACT"
+    """Rewrite small files and files with many deleted rows."""
+    HISTORY = "HISTORY"
+    """Delete old rows of the refresh history."""
+    SWEEP = "SWEEP"
+    """Delete stored tables that a crash has orphaned."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceResult:
+    """One bite of maintenance: what it was done to, and how many files and bytes that had before and has after it.
+
+    VACUUM and COMPACT count the files of a table, CHECKPOINT and LOG those of its log, SWEEP directories, and HISTORY
+    rows. After a dry run, `files_after` and `bytes_after` are estimates.
+    """
+
+    kind: MaintenanceKind
+    name: str
+    """The stream table, with the number of the stage if it is hidden; the captured table; or the source."""
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    duration_ms: float = 0.0
+    skipped: str | None = None
+    """Why nothing was done; None if it was done."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorPlan:
     """One line of an explanation: an operator, how it is maintained, and when it is recomputed instead."""

@@ -99,6 +99,13 @@ class Settings:
     direct_max_rows: int = field(default=50_000, metadata={"range": (0, 10_000_000)})
     """The largest number of changed rows that is read and committed without Spark."""
 
+    # How storage is kept small
+    retention_hours: float = field(default=24.0, metadata={"range": (0.0, 87_600.0)})
+    """How long maintenance keeps files that no refresh, served table or `verify` needs any more: a query of another
+    process may still read them. With 0, such a query may fail."""
+    history_retention_days: float = field(default=30.0, metadata={"range": (0.0, 36_500.0)})
+    """How long maintenance keeps the rows of the refresh history; the newest row of each stream table always stays."""
+
     # Where things are
     catalog_url: str | None = None
     """A SQLAlchemy URL of a shared catalog, or `env:NAME`, an environment variable that holds it; by default a SQLite

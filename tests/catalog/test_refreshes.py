@@ -279,6 +279,33 @@ def test_pruning_keeps_what_is_newer_or_running(catalog: Catalog, table: StreamT
     assert [r.refresh_id for r in catalog.history()] == [kept, running.refresh_id]
 
 
+def test_pruning_keeps_the_newest_row_of_each_table_and_goes_bite_by_bite(
+    catalog: Catalog, table: StreamTable, clock: Clock
+) -> None:
+    other = catalog.create_stream_table(new_table("other"))
+    for _ in range(4):
+        catalog.record_no_data(no_data(table))
+        catalog.record_no_data(no_data(other))
+    clock.pass_seconds(60)
+    assert catalog.prune_history(clock.now - timedelta(seconds=90)) == 0
+    assert catalog.prunable_history(clock.now) == 6
+    assert catalog.prune_history(clock.now, at_most=4) == 4
+    assert [r.refresh_id for r in catalog.history()] == [8, 7, 6, 5]
+    assert catalog.prune_history(clock.now, at_most=4) == 2
+    assert [r.refresh_id for r in catalog.history()] == [8, 7]
+    assert catalog.prune_history(clock.now) == catalog.prunable_history(clock.now) == 0
+
+
+def test_rewriting_a_stage_moves_its_version_and_nothing_else(catalog: Catalog, table: StreamTable) -> None:
+    refreshed(catalog, table)
+    before = catalog.get(TOTALS)
+    stage = before.public_stage
+    catalog.record_rewritten(before.id, stage.id, 99)
+    after = catalog.get(TOTALS)
+    assert after.public_stage.version == 99
+    assert dataclasses.replace(after, stages=before.stages) == before
+
+
 def test_statuses(catalog: Catalog, table: StreamTable, clock: Clock) -> None:
     refreshed(catalog, table)
     catalog.create_stream_table(new_table("a.fresh", schedule="CALCULATED"))

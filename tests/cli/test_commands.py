@@ -419,6 +419,22 @@ class TestAttaching:
         assert (slot["sources"], slot["retained_wal_bytes"]) == (["public.orders"], 4096)
 
 
+class TestMaintain:
+    def test_what_was_done_and_what_was_not(self, lake: StandIn, call: Call) -> None:
+        lines = call("maintain").out.splitlines()
+        assert "VACUUM" in lines[2]
+        assert "5.0 MiB" in lines[2]
+        assert "8.0 KiB" in lines[2]
+        assert "the table is being refreshed" in lines[3]
+        first, second = call("maintain", "--json").data
+        assert (first["kind"], first["files_before"], first["files_after"]) == ("VACUUM", 900, 3)
+        assert second["skipped"] == "the table is being refreshed"
+
+    def test_options(self, lake: StandIn, call: Call) -> None:
+        call("maintain", "--dry-run", "--seconds", "2.5")
+        assert ("maintain", 2.5, True) in lake.calls
+
+
 class TestSql:
     def test_an_address_is_not_shown(self, lake: StandIn, call: Call) -> None:
         result = call("sql", " -- who\nattach postgres 'postgresql://me:hush@host/db' AS shop")

@@ -21,7 +21,7 @@ from millstream.engine.session_settings import LOG_ENVIRONMENT
 from millstream.engine.storage import ChangeSet, DeltaStore, Txn
 from millstream.errors import Code
 from millstream.reasons import Reason
-from millstream.results import Action, Status
+from millstream.results import Action, MaintenanceKind, Status
 from millstream.settings import Settings
 from millstream.sources.postgres.server import health
 
@@ -42,7 +42,7 @@ def test_every_alert_is_there() -> None:
 def test_codes_that_are_named_exist() -> None:
     words = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", TEXT))
     assert len(words) > 25
-    known = {*Code, *Reason, *Status, "NO_DATA", "JAVA_HOME", jars.ENVIRONMENT, LOG_ENVIRONMENT}
+    known = {*Code, *Reason, *Status, *MaintenanceKind, "NO_DATA", "JAVA_HOME", jars.ENVIRONMENT, LOG_ENVIRONMENT}
     assert words - known == set()
 
 
@@ -90,17 +90,16 @@ def test_a_full_vacuum_of_delta_rs_deletes_what_is_in_use(tmp_path: Path) -> Non
 
 
 class AfterAMonth(Reader):
-    """Somebody who comes to the VACUUM of the page when all files of stream tables are old, one with a dead row."""
+    """Somebody who comes to the page's maintenance when all files of stream tables are old, one with a dead row."""
 
     def _run(self, block: Block, where: str) -> str:
-        if "VACUUM" in block.text:
+        if "ms.maintain" in block.text:
             lake = cast("millstream.Millstream", self.namespace["ms"])
             lake.sql("INSERT INTO orders VALUES (4, 2, 1)")
             assert lake.refresh_stream_table("totals").rows_updated == 1
             past = time.time() - 40 * 86_400
             for file in Path("lake/stream_tables").glob("*/*/**/*.*"):
-                if "_delta_log" not in file.parts:
-                    os.utime(file, (past, past))
+                os.utime(file, (past, past))
             assert stored("_change_data/*")
         return super()._run(block, where)
 
@@ -116,7 +115,7 @@ def test_the_page_runs_as_written(spark: SparkSession, tmp_path: Path, monkeypat
     reader.psql = LakeSql(reader.namespace)
     count = reader.read()
     assert (count["python"], count["sql"], count["text"]) == (5, 1, 2)
-    # the VACUUM deleted what is old, and nothing that is in use
+    # maintenance deleted what is old, and nothing that is in use
     assert not stored("_change_data/*")
     assert stored("deletion_vector_*.bin")
     with millstream.connect("lake") as lake:

@@ -24,6 +24,7 @@ from millstream.results import (
     CdcHealth,
     Explanation,
     InitiatedBy,
+    MaintenanceResult,
     RefreshMode,
     RefreshRecord,
     RefreshResult,
@@ -45,6 +46,7 @@ PAGE = ROOT / "docs" / "reference.md"
 TEXT = PAGE.read_text()
 RECORDS = (
     RefreshResult,
+    MaintenanceResult,
     VerifyResult,
     StreamTableStatus,
     RefreshStats,

@@ -19,6 +19,8 @@ from millstream.results import (
     DaemonStatus,
     Explanation,
     InitiatedBy,
+    MaintenanceKind,
+    MaintenanceResult,
     OperatorPlan,
     RefreshMode,
     RefreshOutcome,
@@ -167,6 +169,13 @@ class StandIn:
 
     def resume(self) -> None:
         self._record("resume")
+
+    def maintain(self, *, seconds: float | None = None, dry_run: bool = False) -> list[MaintenanceResult]:
+        self._record("maintain", seconds, dry_run)
+        return [
+            MaintenanceResult(MaintenanceKind.VACUUM, "totals", 900, 3, 5 << 20, 8192, 120.0),
+            MaintenanceResult(MaintenanceKind.COMPACT, "totals", 9, 9, 8192, 8192, 1.0, "the table is being refreshed"),
+        ]
 
     def status(self) -> list[StreamTableStatus]:
         return [

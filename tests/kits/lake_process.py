@@ -142,6 +142,7 @@ def _calls(ms: Any) -> dict[str, Any]:
         "drop": lambda name: ms.drop_stream_table(name, cascade=True),
         "refresh": lambda name, mode=None: str(ms.refresh_stream_table(name, mode=mode).action),
         "verify": lambda name: ms.verify(name).ok,
+        "maintain": lambda: len(ms.maintain()),
         "rows": lambda name: [list(row) for row in ms.table(name).collect()],
         "die": die,
     }

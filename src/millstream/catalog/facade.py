@@ -358,10 +358,23 @@ class Catalog(CatalogReader):
             history.skip(connection, refresh_id, table_id, initiated_by, reason, self._clock(), freshness_deadline)
             return refresh_id
 
-    def prune_history(self, before: datetime) -> int:
-        """Delete history that ended before a time; returns the number of rows. The totals of `stats` stay."""
+    def prune_history(self, before: datetime, at_most: int = 5_000) -> int:
+        """Delete the oldest history that ended before a time, except each table's newest row; returns how many rows.
+
+        The totals of `stats` stay.
+        """
         with self._write() as connection:
-            return history.prune(connection, before)
+            return history.prune(connection, before, at_most)
+
+    def prunable_history(self, before: datetime) -> int:
+        """How many rows of the history `prune_history` would delete in all."""
+        with self._database.read() as connection:
+            return history.prunable(connection, before)
+
+    def record_rewritten(self, table_id: str, stage_id: str, version: int) -> None:
+        """Record the version at which maintenance has rewritten a stage's files; the caller holds the table's lock."""
+        with self._write() as connection:
+            tables.set_versions(connection, table_id, {stage_id: version})
 
     # Events
 

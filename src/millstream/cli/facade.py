@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         CdcHealth,
         DaemonStatus,
         Explanation,
+        MaintenanceResult,
         RefreshOutcome,
         RefreshRecord,
         RefreshResult,
@@ -123,6 +124,8 @@ class Facade(Protocol):
     def resume(self) -> object: ...
 
     def daemon_status(self) -> DaemonStatus: ...
+
+    def maintain(self, *, seconds: float | None = None, dry_run: bool = False) -> Sequence[MaintenanceResult]: ...
 
     def status(self) -> Sequence[StreamTableStatus]: ...
 

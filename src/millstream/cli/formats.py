@@ -33,6 +33,20 @@ def milliseconds(value: float | None) -> str:
     return duration(None if value is None else value / 1000)
 
 
+def size(value: int) -> str:
+    """A number of bytes in the unit a person would choose.
+
+    >>> size(812), size(20_480), size(3 << 30)
+    ('812 B', '20.0 KiB', '3.0 GiB')
+    """
+    amount, unit = float(value), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{value} B" if unit == "B" else f"{amount:,.1f} {unit}"
+
+
 def moment(value: datetime | None) -> str:
     """A point in time to the second, with its zone if it has one."""
     return "-" if value is None else value.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")

@@ -14,6 +14,7 @@ from millstream.cli import attaching, definitions, inspection, monitoring, refre
 from millstream.cli.bench_command import bench
 from millstream.cli.demo_command import demo
 from millstream.cli.events_command import events
+from millstream.cli.maintain_command import maintain
 from millstream.cli.output import Problem
 from millstream.cli.session import (
     COMMON_PANEL,
@@ -51,6 +52,7 @@ _VERBS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("Keep them up to date", running.run),
     ("Keep them up to date", running.pause),
     ("Keep them up to date", running.resume),
+    ("Keep them up to date", maintain),
     ("Keep them up to date", monitoring.status),
     ("Keep them up to date", monitoring.history),
     ("Keep them up to date", monitoring.stats),

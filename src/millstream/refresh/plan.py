@@ -9,7 +9,7 @@ from datetime import datetime
 from millstream.catalog import Catalog
 from millstream.catalog.models import Intent, Stage, StreamTable
 from millstream.diff.bag import BagStage
-from millstream.engine.storage import RangeKind
+from millstream.engine.storage import DeltaStore, RangeKind
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
@@ -120,6 +120,22 @@ def first(request: Request, choice: Choice, worker: Worker) -> Plan:
     bound = request.inputs()
     inputs = {name: b.classified(worker.store) for name, b in bound.items()}
     return Plan(request, inputs, [b.facts(worker.store) for b in inputs.values()], choice)
+
+
+def caught_up(table: StreamTable, store: DeltaStore) -> StreamTable:
+    """A table whose stages are recorded at their newest versions, as far as no row has changed since.
+
+    Maintenance rewrites files in a commit of its own; if its process dies before the catalog knows, the refresh after
+    it has to find the rows where they are now.
+    """
+    return replace(table, stages=tuple(_caught_up(stage, store) for stage in table.stages))
+
+
+def _caught_up(stage: Stage, store: DeltaStore) -> Stage:
+    if stage.version is None or (now := store.version(stage.path)) == stage.version:
+        return stage
+    is_same = store.classify(stage.path, stage.version, now).kind is RangeKind.NOTHING
+    return replace(stage, version=now) if is_same else stage
 
 
 def _moved_on(table: StreamTable, worker: Worker) -> str | None:

@@ -34,7 +34,7 @@ from millstream.reasons import Reason
 from millstream.refresh.computation import BY_TEXT, Computation, Done, txn_of
 from millstream.refresh.execute import Cost, Progress
 from millstream.refresh.fixpoint import endless, has_no_end
-from millstream.refresh.plan import Plan, Request, first, planned, resumed, stored_version
+from millstream.refresh.plan import Plan, Request, caught_up, first, planned, resumed, stored_version
 from millstream.results import Action, RefreshResult
 from millstream.settings import Settings
 
@@ -85,7 +85,7 @@ class Runner:
         started, started_at = time.perf_counter(), self._clock()
         try:
             self._worker.use(request.table.definition.settings)
-            request = replace(request, table=self.recover(request))
+            request = replace(request, table=caught_up(self.recover(request), self._worker.store))
             seen = (request.paths, request.base_versions)
             if reason := self._definitions.outdated(request.table, request.compiled, *seen):
                 raise OutdatedError(request.table, reason)
@@ -215,6 +215,8 @@ class Runner:
         intent = self._catalog.open_intent(table.id) if table.open_refresh_id is not None else None
         if intent is None:
             return table
+        table = caught_up(table, self._worker.store)
+        request = replace(request, table=table)
         committed = {s.id: self._computation.committed_version(s, intent) for s in table.stages}
         if committed[table.public_stage.id] is not None:
             self._progress(f"adopting the interrupted refresh of {table.name}")

@@ -23,6 +23,7 @@ from millstream.results import (
     DaemonStatus,
     Explanation,
     InitiatedBy,
+    MaintenanceResult,
     RefreshMode,
     RefreshOutcome,
     RefreshRecord,
@@ -399,6 +400,24 @@ class Millstream:
             woke_at=found.woke_at,
             is_paused=found.is_paused,
         )
+
+    def maintain(self, *, seconds: float | None = None, dry_run: bool = False) -> list[MaintenanceResult]:
+        """Keep the storage small: compact files, delete what nobody needs any more, prune the history.
+
+        Only tables that millstream stores are touched: results, mirrors and landings. It is done in bites, beside
+        refreshes: none waits for it or fails because of it.
+
+        Args:
+            seconds: begin no bite after this time; None continues until everything is done.
+            dry_run: only report what would be done first.
+
+        Returns:
+            What was done, and what was skipped with the reason; nothing if there was nothing to do.
+
+        Raises:
+            MillstreamError: LOCK_TIMEOUT if another process is maintaining the lake.
+        """
+        return self._runtime.maintenance.run(seconds, dry_run=dry_run)
 
     # Monitoring
 

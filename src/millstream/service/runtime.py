@@ -23,6 +23,7 @@ from millstream.lake.change_feeds import ChangeFeeds
 from millstream.lake.compiler import Compiler
 from millstream.lake.locks import Locks
 from millstream.lake.recorded_definitions import RecordedDefinitions
+from millstream.maintenance.executor import Maintenance
 from millstream.notices import ServingWarning, warn
 from millstream.passes.frontier import Frontiers
 from millstream.passes.pass_runner import PassRunner
@@ -139,6 +140,7 @@ class Runtime:
             self.passes = PassRunner(
                 catalog, self.workers, locks, frontiers, self.refresher, clock, progress, concurrency
             )
+            self.maintenance = Maintenance(root, catalog, self.workers, locks, settings, self.server, clock, progress)
             self.replacements = Replacements(
                 catalog,
                 self.workers,

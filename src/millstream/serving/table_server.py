@@ -197,6 +197,19 @@ class TableServer:
         with self.sink(serving, table) as sink:
             return self._serve(sink, serving, table, store)
 
+    def served_version(self, table: StreamTable) -> int | None:
+        """The version of the public stage from which a served table will be brought forward; None if from none.
+
+        Raises:
+            MillstreamError: DATABASE_UNREACHABLE, ...
+        """
+        serving = self.serving_of(table)
+        if serving is None:
+            return None
+        with self.sink(serving, table) as sink:
+            found = sink.entry(target_of(serving))
+        return found.version if found is not None and found.stage_id == table.public_stage.id else None
+
     @contextmanager
     def replacing(
         self, table: StreamTable, store: DeltaStore, old: Serving | None, new: Serving | None

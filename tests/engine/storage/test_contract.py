@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -32,6 +32,9 @@ from millstream import naming
 from millstream.engine.storage import CHANGE, INSERT, POSTIMAGE, PREIMAGE, ChangeSet, DeltaStore, RangeKind, Txn
 from millstream.errors import Code, MillstreamError
 from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -259,21 +262,32 @@ def test_switching_the_change_feed_on(store: DeltaStore, lake: Lake) -> None:
     assert summed(store.changes(path, 2, 3).frame) == {(2,): 1}
 
 
-def test_compaction_changes_nothing(store: DeltaStore, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["driver", "spark"])
+def test_compaction_changes_nothing(
+    spark: SparkSession, lake: Lake, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("millstream.engine.storage.write.compaction._MIN_DEAD_ROWS", 1)
-    path = lake.path()
+    if where == "spark":
+        monkeypatch.setattr("millstream.engine.storage.write.compaction._MAX_DRIVER_ROWS", -1)
+    path, store = lake.path(), direct(spark)
     store.create(path, KSD, stats_columns=["k"])
     store.append(path, rows(*((i, "s", None) for i in range(20))), next_txn(), {})
-    assert not store.needs_compaction(path)
+    upkeep = store.upkeep(path)
+    assert upkeep is not None
+    with upkeep.rewriting(1 << 30) as rewritten:
+        assert rewritten is None
     change(store, path, found(store, path, "k % 2 = 0"), rows((100, "s", None)), key=["k"])
-    assert store.needs_compaction(path)
     before = lake.contents()
-    version = store.compact(path)
+    with upkeep.rewriting(1 << 30) as rewritten:
+        assert rewritten is not None
+        version = rewritten.commit()
+    assert version == 3
     assert lake.contents() == before
     assert store.classify(path, 2, version).kind is RangeKind.NOTHING
     assert summed(store.changes(path, 2, version).frame) == {}
     assert lake.feed(0, version).where("_commit_version > 2").count() == 0
-    assert not store.needs_compaction(path)
+    with upkeep.rewriting(1 << 30) as rewritten:
+        assert rewritten is None
 
 
 def test_spark_keeps_a_table_we_write_in_order(store: DeltaStore, lake: Lake, path: str) -> None:

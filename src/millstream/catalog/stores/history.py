@@ -262,11 +262,32 @@ def _lock_table(connection: Connection, table_id: str) -> None:
     connection.execute(sa.select(stream_tables.c.id).where(stream_tables.c.id == table_id).with_for_update())
 
 
-def prune(connection: Connection, before: datetime) -> int:
-    """Delete the rows of refreshes that ended before a time; one that may still be recovered stays."""
-    h = refresh_history.c
-    is_open = sa.exists().where(intents.c.refresh_id == h.refresh_id)
-    return connection.execute(sa.delete(refresh_history).where(h.end_time < before, ~is_open)).rowcount
+def prune(connection: Connection, before: datetime, at_most: int) -> int:
+    """Delete the oldest rows of refreshes that ended before a time, except the newest row of each table.
+
+    A row whose refresh may still be recovered stays.
+    """
+    c, old = refresh_history.c, _is_prunable(before)
+    # A list of ids may be too long for a statement: all prunable rows up to the last one are deleted.
+    last = connection.execute(
+        sa.select(sa.func.max(sa.select(c.refresh_id).where(old).order_by(c.refresh_id).limit(at_most).subquery().c[0]))
+    ).scalar()
+    if last is None:
+        return 0
+    return connection.execute(sa.delete(refresh_history).where(old, c.refresh_id <= last)).rowcount
+
+
+def prunable(connection: Connection, before: datetime) -> int:
+    """How many rows `prune` would delete."""
+    counted = sa.select(sa.func.count()).select_from(refresh_history).where(_is_prunable(before))
+    return int(connection.execute(counted).scalar_one())
+
+
+def _is_prunable(before: datetime) -> sa.ColumnElement[bool]:
+    c = refresh_history.c
+    newest = sa.select(sa.func.max(c.refresh_id)).group_by(c.stream_table_id)
+    is_open = sa.exists().where(intents.c.refresh_id == c.refresh_id)
+    return sa.and_(c.end_time < before, c.refresh_id.not_in(newest), ~is_open)
 
 
 def _count_error(

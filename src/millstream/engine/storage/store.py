@@ -49,9 +49,9 @@ from millstream.engine.storage.read.scan import POSITION_SCHEMA, scan, scan_obst
 from millstream.engine.storage.spark import delta_connector
 from millstream.engine.storage.spark.log_files import SparkLogFiles
 from millstream.engine.storage.write.commit import writing
-from millstream.engine.storage.write.compaction import files_to_rewrite
 from millstream.engine.storage.write.create import check_names, create_directly, properties_of
 from millstream.engine.storage.write.durable import sync_commits
+from millstream.engine.storage.write.upkeep import TableUpkeep
 from millstream.engine.storage.write.writer import TableWriter
 from millstream.errors import Code, MillstreamError
 
@@ -333,13 +333,10 @@ class DeltaStore:
             self._spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
         return self.version(path)
 
-    def needs_compaction(self, path: str) -> bool:
-        """Whether many small files or dead rows slow down reads."""
-        return bool(files_to_rewrite(self._state(path, None)))
-
-    def compact(self, path: str) -> int:
-        """Rewrite small files and files with many dead rows; no row changes. Returns the table's version."""
-        return self._writer(path).compact()
+    def upkeep(self, path: str) -> TableUpkeep | None:
+        """The upkeep of a table of ours; `None` if its files are not on this machine, or only Spark may write them."""
+        root = self._direct_root(path)
+        return TableUpkeep(self._spark, root, self._log(path)) if root is not None else None
 
     def make_durable(self, path: str, after: int, upto: int) -> None:
         """Flush the commits after a version to disk, if the table is on this machine; object stores do not need it.

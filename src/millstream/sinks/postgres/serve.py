@@ -69,6 +69,10 @@ class PostgresSink:
                 self._connection, target, lake_id, stream_table, found.oid, key=Key.of(target), types=target.types
             )
 
+    def entry(self, target: Target) -> Entry | None:
+        """What the ledger records about a served table."""
+        return self._ledger.find(self._connection, target)
+
     def accounting_in(self, ledger: Ledger) -> PostgresSink:
         """The same connection, and the same transaction if there is one, with another ledger."""
         return PostgresSink(self._connection, ledger, self._sources)

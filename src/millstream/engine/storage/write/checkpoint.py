@@ -14,6 +14,7 @@ from deltalake.exceptions import DeltaError
 
 from millstream.engine.storage.location import LOG_DIRECTORY
 from millstream.engine.storage.log.table_log import TableState
+from millstream.engine.storage.write.durable import sync
 
 _DEFAULT_INTERVAL = 10
 
@@ -36,5 +37,20 @@ def write_checkpoint(root: Path) -> bool:
         table.cleanup_metadata()
     except (DeltaError, OSError) as e:
         _log.warning("no checkpoint for %s: %s", root, e)
+        return False
+    return True
+
+
+def write_checkpoint_at(root: Path, version: int) -> bool:
+    """Write a checkpoint of an earlier version, durably: commits before it may be deleted afterwards."""
+    log = root / LOG_DIRECTORY
+    try:
+        DeltaTable(str(root), version=version).create_checkpoint()
+        (log / "._last_checkpoint.crc").unlink(missing_ok=True)
+        for file in log.glob(f"{version:020d}.checkpoint*.parquet"):
+            sync(file)
+        sync(log)
+    except (DeltaError, OSError) as e:
+        _log.warning("no checkpoint for version %d of %s: %s", version, root, e)
         return False
     return True

@@ -16,7 +16,6 @@ from millstream.engine.storage.log.features import marks_rows, writing_obstacle
 from millstream.engine.storage.log.log_files import LogGoneError
 from millstream.engine.storage.log.table_log import TableLog, TableState
 from millstream.engine.storage.model import ChangeSet, Commit, Rows, Txn, Write
-from millstream.engine.storage.read.scan import scan_obstacle
 from millstream.engine.storage.spark import delta_connector, merge
 from millstream.engine.storage.write.adopting_commit import (
     commit_changes,
@@ -27,7 +26,6 @@ from millstream.engine.storage.write.adopting_commit import (
 )
 from millstream.engine.storage.write.checkpoint import is_due, write_checkpoint
 from millstream.engine.storage.write.commit import already_done, changes_nothing, conflict, writing
-from millstream.engine.storage.write.compaction import compact, files_to_rewrite
 from millstream.engine.storage.write.direct_commit import commit_contents, commit_rows
 from millstream.engine.storage.write.widen import commit_wider
 from millstream.errors import Code, MillstreamError
@@ -137,18 +135,6 @@ class TableWriter:
             with writing(self.path):
                 made = commit_wider(self.log, root, state, schema, rows, txn, metadata)
             return _checkpointed(root, state, made)
-
-    def compact(self) -> int:
-        """Rewrite small files and files with many dead rows; returns the table's version."""
-        with _lock_of(self.path):
-            state = self.log.state()
-            root = self._direct_root(state)
-            if root is None or scan_obstacle(root, state):
-                self.spark.sql(f"OPTIMIZE {delta_connector.table(self.path)}")
-            elif files := files_to_rewrite(state):
-                with writing(self.path):
-                    return compact(self.spark, self.log, root, state, files)
-            return self.log.version()
 
     def _direct_root(self, state: TableState) -> Path | None:
         return None if self.root is None or writing_obstacle(state) else self.root

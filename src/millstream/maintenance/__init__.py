@@ -1,0 +1,1 @@
+"""Keeps the storage of a lake small, in bounded bites beside the refreshes."""

@@ -240,10 +240,6 @@ def _main(root: str, address: str, point: str, call: str, *arguments: str) -> No
         getattr(kit, call)(*arguments)
 
 
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
-
-
 def advance(
     captures: Captures,
     names: Iterable[str],
@@ -255,3 +251,7 @@ def advance(
     for error in advanced.refused.values():
         raise error
     return dict(advanced.versions)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -355,8 +355,8 @@ class Millstream:
         self,
         stop: threading.Event | None = None,
         *,
-        on_activity: Callable[[Activity], None] = lambda _: None,
-        on_standby: Callable[[], None] = lambda: None,
+        on_activity: Callable[[Activity], None] | None = None,
+        on_standby: Callable[[], None] | None = None,
     ) -> None:
         """Keep all stream tables fresh by their schedules, until `stop` is set; the running refreshes are finished.
 
@@ -373,12 +373,21 @@ class Millstream:
         stop = stop or threading.Event()
         self._starter.get()
         settings, clock = self._settings, lambda: self._clock()
-        with leading(self._catalog, self._locks, stop, clock, __version__, on_standby) as epoch:
+        with leading(self._catalog, self._locks, stop, clock, __version__, on_standby or (lambda: None)) as epoch:
             if epoch is None:
                 return
             sinks = sinks_of(settings, self._catalog, self._connections)
             with Dispatcher(sinks, names=settings.alerted_events) as alerts:
-                Daemon(self._catalog, self._refreshing, lambda: settings, clock, alerts, on_activity).run(epoch, stop)
+                daemon = Daemon(
+                    catalog=self._catalog,
+                    refreshing=self._refreshing,
+                    maintain=self._runtime.maintenance.run,
+                    settings=lambda: settings,
+                    clock=clock,
+                    alerts=alerts,
+                    on_activity=on_activity or (lambda _: None),
+                )
+                daemon.run(epoch, stop)
 
     def pause(self) -> None:
         """Pause the automatic refreshes of all stream tables, by whichever process; explicit ones still work."""

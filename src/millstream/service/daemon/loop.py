@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from millstream.alerts.dispatch import Dispatcher
 from millstream.catalog import Catalog
@@ -27,6 +27,10 @@ from millstream.settings import Settings
 
 _log = logging.getLogger(__name__)
 
+_MAINTENANCE_EVERY = timedelta(minutes=5)
+_MAINTENANCE_SECONDS = 10.0
+"""How long one turn of maintenance begins new work."""
+_EVENTS_KEPT = timedelta(days=30)
 _STALE_SCHEDULES = 2
 """After how many of its schedules a table is reported as stale."""
 
@@ -47,6 +51,7 @@ class Daemon:
     """Keeps the stream tables of a lake fresh, while this process leads it.
 
     Args:
+        maintain: keeps the storage small, for about so many seconds.
         alerts: takes all events of the lake, whichever process has recorded them.
         on_activity: called after each decision.
         draw: a random number from 0 to 1, for the times of retries.
@@ -54,6 +59,7 @@ class Daemon:
 
     catalog: Catalog
     refreshing: Refreshing
+    maintain: Callable[[float], object]
     settings: Callable[[], Settings]
     clock: Callable[[], datetime]
     alerts: Dispatcher
@@ -78,7 +84,9 @@ class Daemon:
         last_event = newest[-1].event_id if newest else 0
         watch = LakeWatch(self.catalog, self.settings().concurrent_refreshes)
         running: dict[Future[dict[str, Outcome]], PassPlan] = {}
-        with ThreadPoolExecutor(watch.slots, thread_name_prefix="millstream-pass") as threads:
+        upkeep = self.clock()
+        # one more than passes may take: for maintenance
+        with ThreadPoolExecutor(watch.slots + 1, thread_name_prefix="millstream-pass") as threads:
             while not stop.is_set():
                 self._woken.clear()
                 self._finish(watch, running)
@@ -99,8 +107,25 @@ class Daemon:
                     self.alerts.put(events)
                     last_event = events[-1].event_id
                 self.on_activity(Activity(now, epoch, is_paused, decision, dict(watch.running)))
+                if not running and not decision.passes:
+                    upkeep = self._maintained(threads, upkeep, now)
                 self._woken.wait(self._seconds_until(decision.wake_at))
         self._finish(watch, running)
+
+    def _maintained(self, threads: ThreadPoolExecutor, last: datetime, now: datetime) -> datetime:
+        """Begin a turn of maintenance if the last one is long ago; returns when the last one began."""
+        if last <= now < last + _MAINTENANCE_EVERY:
+            return last
+        threads.submit(self._maintain, now)
+        return now
+
+    def _maintain(self, now: datetime) -> None:
+        """Keep the storage small, beside refreshes: none waits for it."""
+        try:
+            self.maintain(_MAINTENANCE_SECONDS)
+            self.catalog.prune_events(now - _EVENTS_KEPT)
+        except MillstreamError as error:
+            _log.warning("maintenance ended early: %s: %s", error.code, error.message)
 
     def _seconds_until(self, wake_at: datetime) -> float:
         """Until the policy wants to be asked again, or a definition may have changed."""

@@ -1,8 +1,8 @@
 """All 22 queries of TPC-H as stream tables that may not be recomputed, through cycles of changes to its tables.
 
 In the short run they take turns: each is refreshed in one of three cycles, over the changes since its load, and
-compared by DuckDB; all are in the fourth, and by the product's own `verify` too. In the long run every cycle changes all
-tables, refreshes all stream tables, and both judges look at them.
+compared by DuckDB; all are in the fourth, and by the product's own `verify` too. In the long run every cycle changes
+all tables, refreshes all stream tables, and both judges look at them.
 """
 
 from __future__ import annotations

@@ -121,11 +121,14 @@ class Refreshing:
         """Run a pass, again after definitions had to follow their sources."""
         outcomes: dict[str, Outcome] = {}
         failed: dict[str, Outcome] = {}
+        reloaded: dict[str, Outcome] = {}
         followed: Counter[str] = Counter()
         while True:
             found = runtime.passes.run(replace(request, order=order()))
             for name, outcome in {**found, **failed}.items():
                 keep(outcomes, name, outcome)
+            # a later pass brings a table that was loaded again to the frontier of the others
+            outcomes |= {name: o for name, o in reloaded.items() if outcomes[name].result is not None}
             outdated = [o.outdated for n, o in found.items() if o.outdated is not None and n not in failed]
             following: dict[str, Outcome] = {}
             for each in outdated:
@@ -134,6 +137,7 @@ class Refreshing:
             for name, outcome in following.items():
                 keep(outcomes, name, outcome)
             failed |= {name: outcome for name, outcome in following.items() if outcome.error is not None}
+            reloaded |= {name: outcome for name, outcome in following.items() if outcome.result is not None}
             is_done = all(outcome.result is not None for outcome in following.values()) and request.held is None
             if failed.keys() >= following.keys() or (is_done and not any(o.waits_for for o in found.values())):
                 record_refreshes(self._catalog, outcomes, request.initiated_by, self._clock())

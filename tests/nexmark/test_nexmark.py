@@ -25,7 +25,7 @@ CYCLES = 10
 
 
 def test_short(lake: Lake) -> None:
-    follow(lake, events=2_000, cycles=4, verified={4})
+    follow(lake, events=2_000, cycles=2, verified={2})
 
 
 @pytest.mark.long

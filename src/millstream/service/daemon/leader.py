@@ -11,7 +11,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -45,11 +45,15 @@ def leading(
     """
     is_reported = False
     while not stop.is_set():
-        try:
-            with locks.acquire([LEADER_KEY], timeout=0):
-                here = Leader(
-                    id=uuid.uuid4().hex, host=socket.gethostname(), pid=os.getpid(), version=version, since=clock()
-                )
+        with ExitStack() as held:
+            try:
+                held.enter_context(locks.acquire([LEADER_KEY], timeout=0))
+            except MillstreamError as error:
+                if error.code is not Code.LOCK_TIMEOUT:
+                    raise
+            else:
+                host, pid = socket.gethostname(), os.getpid()
+                here = Leader(id=uuid.uuid4().hex, host=host, pid=pid, version=version, since=clock())
                 catalog.epoch = epoch = catalog.take_leadership(here)
                 _log.info("leads the lake in epoch %d", epoch)
                 try:
@@ -58,9 +62,6 @@ def leading(
                     catalog.epoch = None
                     catalog.release_leadership(epoch)
                 return
-        except MillstreamError as error:
-            if error.code is not Code.LOCK_TIMEOUT:
-                raise
         if not is_reported:
             is_reported = True
             on_standby()

@@ -69,10 +69,6 @@ class Daemon:
     _missed: set[tuple[str, datetime]] = field(default_factory=set)
     _stale: set[str] = field(default_factory=set)
 
-    def wake(self) -> None:
-        """Ask the policy at once."""
-        self._woken.set()
-
     def run(self, epoch: int, stop: threading.Event) -> None:
         """Refresh what is due until `stop` is set; then wait for the passes that are running.
 

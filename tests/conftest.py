@@ -34,14 +34,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path.relative_to(root).parts[0], len(places)))
 
 
+# A test's plans run once or twice over a handful of rows: generating and compiling code for them takes a third of the
+# time. The long tests, and all tests that start processes of their own, run with generated code, as users do.
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
 @pytest.fixture(scope="session")
-def spark_settings() -> Settings:
-    """The settings of the run's one JVM, which lives through hundreds of lakes and the code generated for them."""
+def spark_settings(request: pytest.FixtureRequest) -> Settings:
+    """The settings of the run's one JVM, which lives through hundreds of lakes and their plans."""
+    has_long = any(item.get_closest_marker("long") for item in request.session.items)
     return Settings(
         spark_conf={
             "spark.driver.memory": "4g",
-            # Plans are compiled for one query each: the second compiler's work never pays for itself here.
+            # The second compiler's work never pays for itself here.
             "spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=512m -XX:TieredStopAtLevel=1",
+            **({} if has_long else _INTERPRETED),
         }
     )
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 from sqlglot import exp, parse_one
 
+from kits.read_back import ReadBack
+
 if TYPE_CHECKING:
     from millstream import Millstream
 
@@ -25,7 +27,7 @@ class DuckOracle:
     """The tables of a lake, copied, and what queries give over them."""
 
     def __init__(self, ms: Millstream) -> None:
-        self.ms = ms
+        self._read_back = ReadBack(ms)
         self.db = duckdb.connect()
         self.db.execute("SET threads = 2; SET memory_limit = '1GB'; SET temp_directory = ''")
         self._texts: dict[str, str] = {}
@@ -33,7 +35,7 @@ class DuckOracle:
     def copy(self, tables: Iterable[str]) -> None:
         """Take the tables as they are now."""
         for name in tables:
-            rows = self.ms.table(name).toArrow()
+            rows = self._read_back.table(name).toArrow()
             self.db.register("rows", rows)
             self.db.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM rows")
             self.db.unregister("rows")
@@ -43,7 +45,7 @@ class DuckOracle:
         if query not in self._texts:
             self._texts[query] = in_duckdb(query)
         wanted = _sorted(self.db.execute(self._texts[query]).fetchall())
-        actual = _sorted(tuple(row) for row in self.ms.table(name).collect())
+        actual = _sorted(tuple(row) for row in self._read_back.table(name).collect())
         if len(actual) != len(wanted):
             return f"{name}: {len(actual)} rows, but {len(wanted)} are right"
         for left, right in zip(actual, wanted, strict=True):

@@ -1,7 +1,7 @@
 """A lake of the test's own in the run's JVM, and an oracle that trusts nothing of millstream's.
 
 After every refresh the product's own `verify` looks at a stream table; at the end of a test of operators a second judge
-does too: the query itself, run by Spark on the tables as they are and compared row by row.
+does too: the query itself, run by Spark on the tables as delta-rs reads them and compared row by row.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pyspark.sql import Row
 
 import millstream
 from kits.plain_changes import change_plainly
+from kits.read_back import ReadBack
 from millstream import Action, Code, MillstreamError, RefreshResult
 
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ class Lake:
     root: Path
     queries: dict[str, str] = field(default_factory=dict)
     is_compared_at_end: bool = False
-    """Whoever opened it compares all stream tables at the end: first loads need not be compared by themselves."""
+    """All stream tables are compared at the end: first loads need not be compared by themselves."""
+    read_back: ReadBack = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.read_back = ReadBack(self.ms)
 
     def sql(self, *statements: str) -> None:
         """Run statements in order; plain changes of source tables are made by delta-rs."""
@@ -97,12 +102,12 @@ class Lake:
 
     def difference(self, name: str) -> str:
         """Rows that only the stream table, or only the query, has."""
-        actual, wanted = bag(self.ms.table(name)), bag(self.ms.spark.sql(self.queries[name]))
+        actual, wanted = bag(self.read_back.table(name)), bag(self.read_back.query(self.queries[name]))
         return "" if actual == wanted else f"missing {dict(wanted - actual)}, extra {dict(actual - wanted)}"
 
     def rows(self, name: str) -> Counter[Any]:
         """The rows of a table as a bag of tuples."""
-        return bag(self.ms.table(name))
+        return bag(self.read_back.table(name))
 
     @property
     def stored(self) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 
 import millstream
+from kits.read_back import ReadBack
 from kits.shops import Shop
 from millstream import Action, RefreshResult
 
@@ -26,6 +27,10 @@ class CapturedLake:
     shop: Shop
     owner: psycopg.Connection[tuple[object, ...]]
     queries: dict[str, str] = field(default_factory=dict)
+    read_back: ReadBack = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.read_back = ReadBack(self.ms)
 
     def run(self, *statements: str) -> None:
         """Run statements in the database, each in a transaction of its own."""
@@ -51,7 +56,7 @@ class CapturedLake:
         wanted = Counter(
             plain(row) for row in self.owner.execute(self.queries[name].replace("shop.public.", "public."))
         )
-        actual = Counter(plain(row) for row in self.ms.table(name).collect())
+        actual = Counter(plain(row) for row in self.read_back.table(name).collect())
         assert actual == wanted, f"{name}: missing {dict(wanted - actual)}, extra {dict(actual - wanted)}"
         assert self.ms.verify(name).ok
 

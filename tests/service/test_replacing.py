@@ -47,7 +47,7 @@ def state(lake: Lake, name: str) -> tuple[Any, ...]:
     """All that a replacement which fails must leave as it was."""
     table = next(x for x in lake.ms._catalog.list() if str(x.name) == name)
     history = [(r.refresh_id, r.status) for r in lake.ms.refresh_history(name)]
-    contents = sorted(map(tuple, lake.ms.table(name).collect()), key=repr)
+    contents = sorted(map(tuple, lake.read_back.table(name).collect()), key=repr)
     return table, history, contents, lake.stored
 
 

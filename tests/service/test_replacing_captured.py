@@ -55,7 +55,7 @@ def state(lake: CapturedLake, name: str = "s") -> tuple[Any, ...]:
     captures = sorted(c.name for c in catalog.captures())  # which may have more columns: others may come to read them
     stored = sorted(p.name for p in (lake.root / "stream_tables").iterdir())
     history = [(r.refresh_id, r.status) for r in lake.ms.refresh_history(name)]
-    contents = sorted(map(tuple, lake.ms.table(name).collect()))
+    contents = sorted(map(tuple, lake.read_back.table(name).collect()))
     return table, captures, catalog.servings(), stored, history, contents, lake.made
 
 

@@ -65,7 +65,7 @@ def _run(url: str, *statements: str) -> list[tuple[object, ...]]:
 
 
 def contents(lake: CapturedLake, name: str = "st") -> list[tuple[object, ...]]:
-    return sorted(tuple(row) for row in lake.ms.table(name).collect())
+    return sorted(tuple(row) for row in lake.read_back.table(name).collect())
 
 
 def captured(lake: CapturedLake) -> set[str]:

@@ -12,6 +12,7 @@ from millstream import __version__
 from millstream.alerts.dispatch import Dispatcher, sinks_of
 from millstream.catalog import Catalog
 from millstream.catalog.facade import utc_now
+from millstream.engine.session import new_worker_session
 from millstream.errors import Code, MillstreamError
 from millstream.events import Event, parse_names
 from millstream.lake.locks import locks_for
@@ -38,6 +39,7 @@ from millstream.scheduler.dag import Dag
 from millstream.service.argument_values import parse_mode
 from millstream.service.attached_reads import table_frame
 from millstream.service.attaching import Attaching
+from millstream.service.daemon.call_server import CallServer
 from millstream.service.daemon.leader import leading
 from millstream.service.daemon.loop import Activity, Daemon
 from millstream.service.due_times import next_due, stale_after
@@ -61,7 +63,12 @@ class Millstream:
     """A lake and its stream tables. Close it, or use it in a `with` block."""
 
     def __init__(
-        self, root: Path, settings: Settings, spark: SparkSession | None, progress: Callable[[str], None]
+        self,
+        root: Path,
+        settings: Settings,
+        spark: SparkSession | None,
+        progress: Callable[[str], None],
+        config: Path | None = None,
     ) -> None:
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -71,6 +78,7 @@ class Millstream:
                 f"{root} cannot be created: {e.strerror}",
                 hint="choose a directory you may write to",
             ) from e
+        self._root, self._config = root, config
         self._settings = settings
         self._clock: Callable[[], datetime] = utc_now
         self._catalog = catalog = Catalog.open(settings.catalog_url or root, root=root)
@@ -118,8 +126,10 @@ class Millstream:
         Raises:
             MillstreamError: what is wrong with it, with the position.
         """
-        runtime = self._runtime
-        return Statements(self, runtime.lake, self._catalog, self._settings, runtime.spark).run(text)
+        return self._statements(self.spark).run(text)
+
+    def _statements(self, spark: SparkSession) -> Statements:
+        return Statements(self, self._runtime.lake, self._catalog, self._settings, spark)
 
     def table(self, name: str) -> DataFrame:
         """A stream table, table or view as a DataFrame; also `shop.public.orders` of an attached database.
@@ -377,7 +387,10 @@ class Millstream:
             if epoch is None:
                 return
             sinks = sinks_of(settings, self._catalog, self._connections)
-            with Dispatcher(sinks, names=settings.alerted_events) as alerts:
+            clients = CallServer(
+                self, __version__, self._config, lambda: self._statements(new_worker_session(self.spark)).run
+            )
+            with Dispatcher(sinks, names=settings.alerted_events) as alerts, clients.listening(self._root, stop):
                 daemon = Daemon(
                     catalog=self._catalog,
                     refreshing=self._refreshing,

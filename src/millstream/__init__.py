@@ -23,6 +23,7 @@ from millstream.results import (
     Status,
     StreamTableStatus,
     VerifyResult,
+    WaitResult,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ __all__ = [
     "Status",
     "StreamTableStatus",
     "VerifyResult",
+    "WaitResult",
     "__version__",
     "connect",
 ]

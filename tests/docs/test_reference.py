@@ -35,6 +35,7 @@ from millstream.results import (
     Status,
     StreamTableStatus,
     VerifyResult,
+    WaitResult,
 )
 from millstream.scheduler.schedule import _ALIASES, Schedule
 from millstream.sql.statements.own import _OWN
@@ -46,6 +47,7 @@ PAGE = ROOT / "docs" / "reference.md"
 TEXT = PAGE.read_text()
 RECORDS = (
     RefreshResult,
+    WaitResult,
     MaintenanceResult,
     VerifyResult,
     StreamTableStatus,

@@ -28,6 +28,7 @@ _VERBS: tuple[tuple[str, str, str], ...] = (
     ("Read PostgreSQL databases", "attaching", "health"),
     ("Read PostgreSQL databases", "attaching", "slots"),
     ("Keep them up to date", "refreshing", "refresh"),
+    ("Keep them up to date", "wait_command", "wait"),
     ("Keep them up to date", "running", "run"),
     ("Keep them up to date", "running", "pause"),
     ("Keep them up to date", "running", "resume"),

@@ -34,6 +34,7 @@ from millstream.results import (
     SourceStatus,
     StreamTableStatus,
     VerifyResult,
+    WaitResult,
 )
 from millstream.scheduler.dag import Dag
 from millstream.service.argument_values import parse_mode
@@ -50,6 +51,8 @@ from millstream.service.runtime import Runtime, RuntimeStarter
 from millstream.service.statements import Statements
 from millstream.service.stream_tables import StreamTables
 from millstream.service.verifying import Verifying
+from millstream.service.wait_points import After
+from millstream.service.waiting import Waiting
 from millstream.serving.declarations import ServeOptions
 from millstream.settings import Settings
 
@@ -89,6 +92,7 @@ class Millstream:
         self._refreshing = Refreshing(catalog, starter.get, lambda: self._clock(), progress)
         self._stream_tables = StreamTables(catalog, locks, settings, starter.get, self._refreshing)
         self._verifying = Verifying(catalog, settings, starter.get, self._refreshing, root / "verifying")
+        self._waiting = Waiting(catalog, locks, pool, starter.get, self._refreshing, lambda: self._clock())
         if spark is not None:
             try:
                 starter.start(spark)
@@ -358,6 +362,23 @@ class Millstream:
             MillstreamError: NOT_A_STREAM_TABLE; SUSPENDED if one of them, or one that they read, is suspended.
         """
         return self._refreshing.refresh_named(names, parse_mode(mode) if mode is not None else None)
+
+    def wait_for(self, name: str, after: After = None, *, timeout: float | None = None) -> WaitResult:
+        """Wait until a stream table, and the table it is served as, show what was committed.
+
+        While `millstream run` refreshes the table, this waits for it to do so; otherwise it refreshes the table itself.
+
+        Args:
+            after: a place in the WAL of a PostgreSQL database (`pg_current_wal_lsn()`, read after the commit), the id
+                of one of its transactions (`pg_current_xact_id()`), or a version of a Delta table. If the table reads
+                more than one database or table, a mapping by their names, e.g. `{"shop": 1234, "orders": 7}`. By
+                default all that is committed now in everything it reads.
+            timeout: seconds; by default there is no limit. A refresh that has begun is not interrupted.
+
+        Raises:
+            MillstreamError: WAIT_TIMEOUT, WAIT_INVALID, SUSPENDED, DATABASE_UNREACHABLE; the errors of a refresh.
+        """
+        return self._waiting.wait(TableName.parse(name), after, timeout)
 
     # Running by itself
 

@@ -24,6 +24,8 @@ from millstream.sql.statements.model import (
     Statement,
     StatementText,
     Target,
+    WaitForStreamTable,
+    WaitPoint,
 )
 from millstream.sql.statements.own import own_statement
 from millstream.sql.statements.plain import classify
@@ -46,6 +48,8 @@ __all__ = [
     "Statement",
     "StatementText",
     "Target",
+    "WaitForStreamTable",
+    "WaitPoint",
     "changes_session",
     "parse_statement",
     "position_at",

@@ -2,9 +2,9 @@
 
 A point of a PostgreSQL database is one or more transactions. Contents include a transaction if, and only if, the
 snapshot they were computed from sees it: transactions become visible in another order than that of their ids, and in
-another one than that of their commits in the WAL. So a place in the WAL is waited for as the snapshot that was taken
-after the WAL had passed it, which sees every transaction whose commit had returned before the place was read. Where
-changes are read from the WAL, their position holds a place as well, before which all commits were read.
+another one than that of their commits in the WAL. So a place in the WAL is waited for as a snapshot that is taken after
+the WAL has passed it, which sees every transaction whose commit had returned before the place was read. Comparing
+places would be wrong: with `synchronous_commit = off`, `pg_current_wal_lsn()` after a commit can be a place before it.
 """
 
 from __future__ import annotations
@@ -38,25 +38,17 @@ class TransactionPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class WalPoint:
-    """A place in the WAL of a PostgreSQL database, and a snapshot that was taken after the WAL had passed it.
-
-    Args:
-        lsn: None for a point that is only a snapshot.
-    """
+class SnapshotPoint:
+    """All transactions of a PostgreSQL database that a snapshot sees."""
 
     snapshot: PgSnapshot
-    lsn: int | None = None
 
     def is_in(self, position: Position) -> bool:
         """Whether what was read up to a position includes it."""
-        lsn = position.get("lsn")
-        if self.lsn is not None and lsn is not None and parse_lsn(lsn) >= self.lsn:
-            return True
         return PgSnapshot.parse(position["snapshot"]).covers(self.snapshot)
 
 
-DatabasePoint = TransactionPoint | WalPoint
+DatabasePoint = TransactionPoint | SnapshotPoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from millstream.service.wait_points import (
     After,
     DatabasePoint,
     Mirror,
+    SnapshotPoint,
     TransactionPoint,
-    WalPoint,
     Wanted,
     is_shown,
     parse_after,
@@ -131,8 +131,8 @@ class Waiting:
         for database, xid in wanted.xids.items():
             points.setdefault(database, []).append(TransactionPoint(xid))
         for database in {*wanted.lsns, *(behind.mirrored.values() if wanted.is_now else ())}:
-            lsn = wanted.lsns.get(database)
-            points.setdefault(database, []).append(WalPoint(self._snapshot(database, lsn), lsn))
+            snapshot = self._snapshot(database, wanted.lsns.get(database))
+            points.setdefault(database, []).append(SnapshotPoint(snapshot))
         if wanted.is_now and behind.tables:
             store = self._runtime().workers.here().store
             for name, (path, _) in behind.tables.items():

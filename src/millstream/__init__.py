@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from millstream.errors import Code, MillstreamError, Position
@@ -25,17 +23,13 @@ from millstream.results import (
     Status,
     StreamTableStatus,
     VerifyResult,
+    WaitResult,
 )
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless a program configures logging
 
 if TYPE_CHECKING:
     from millstream.service import Millstream, connect
 
-try:
-    __version__ = metadata.version("millstream")
-except metadata.PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = "0+unknown"
+__version__ = "0.1.0"
 
 __all__ = [
     "Action",
@@ -60,6 +54,7 @@ __all__ = [
     "Status",
     "StreamTableStatus",
     "VerifyResult",
+    "WaitResult",
     "__version__",
     "connect",
 ]

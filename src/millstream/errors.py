@@ -60,6 +60,8 @@ class Code(StrEnum):
     CATALOG_TOO_NEW = ("CATALOG_TOO_NEW", "The catalog was written by a newer millstream.")
     CATALOG_UNAVAILABLE = ("CATALOG_UNAVAILABLE", "The catalog's database cannot be reached.")
     LEADERSHIP_LOST = ("LEADERSHIP_LOST", "Another process has become the leader of the lake.")
+    DAEMON_LOST = ("DAEMON_LOST", "The running process of the lake ended, or failed, before it answered a call.")
+    DAEMON_REFUSED = ("DAEMON_REFUSED", "The running process of the lake does not accept this user or this call.")
     EVENT_UNKNOWN = ("EVENT_UNKNOWN", "There is no event of that name.")
     CATALOG_FAILED = ("CATALOG_FAILED", "The catalog's database refused a statement or is damaged.")
 
@@ -80,6 +82,8 @@ class Code(StrEnum):
         "RECURSION_LIMIT",
         "A recursion exceeded max_recursion rounds or max_recursion_rows, often because its data have a cycle.",
     )
+    WAIT_TIMEOUT = ("WAIT_TIMEOUT", "What was waited for was not in the stream table within the time limit.")
+    WAIT_INVALID = ("WAIT_INVALID", "The point to wait for is not one that the stream table can reach.")
     REFRESH_OPEN = ("REFRESH_OPEN", "A refresh of the stream table is running, or was interrupted and not recovered.")
     LOCK_TIMEOUT = (
         "LOCK_TIMEOUT",

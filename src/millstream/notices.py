@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class MillstreamWarning(UserWarning):
@@ -34,8 +37,26 @@ class NoticeWarning(MillstreamWarning):
     """Something in a query has no effect on a stream table."""
 
 
+_listener: ContextVar[Callable[[str, type[MillstreamWarning]], None] | None] = ContextVar(
+    "millstream_warnings", default=None
+)
+
+
+@contextmanager
+def warned_to(listener: Callable[[str, type[MillstreamWarning]], None]) -> Iterator[None]:
+    """Pass the warnings of the block to a function, e.g. for the client that waits for the result."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
 def warn(sentence: str, category: type[MillstreamWarning]) -> None:
     """Warn, pointing at the line outside millstream that made the call."""
+    if (listener := _listener.get()) is not None:
+        listener(sentence, category)
+        return
     depth, frame = 2, sys._getframe(1)
     ours = ("millstream.", "contextlib")  # contextlib calls our code at the start and end of a `with` block
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(ours):

@@ -262,6 +262,34 @@ class CdcHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class DrawnGraph:
+    """The dependency graph, as a running process draws it for its clients."""
+
+    nodes: tuple[str, ...]
+    edges: tuple[tuple[str, str], ...]
+    stream_tables: frozenset[str]
+    mermaid_text: str
+    dot_text: str
+
+    def mermaid(self) -> str:
+        """The graph in Mermaid's language."""
+        return self.mermaid_text
+
+    def dot(self) -> str:
+        """The graph in Graphviz's language."""
+        return self.dot_text
+
+
+@dataclass(frozen=True, slots=True)
+class WaitResult:
+    """What `wait_for` waited for: the stream table, how long, and the time of the state that it shows now."""
+
+    name: str
+    waited_ms: float
+    data_timestamp: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyResult:
     """Whether the contents equal the query at the frontier: rows missing from, and extra in, the stream table."""
 

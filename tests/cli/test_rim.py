@@ -19,13 +19,13 @@ import typer
 from kits.cli_stand_in import Call, StandIn
 from kits.paths import environment
 from millstream import __version__
-from millstream.cli.main import app, main
+from millstream.cli.main import command_line, main
 from millstream.cli.output import ConsoleOutput
 from millstream.cli.progress import Progress
 from millstream.errors import Code, MillstreamError
 from millstream.results import Portion
 
-VERBS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+VERBS = sorted(typer.main.get_command(command_line()).commands)  # type: ignore[attr-defined]
 
 
 MANY_ROWS = """
@@ -48,7 +48,7 @@ def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
 def test_the_verbs() -> None:
     expected = (
         "alter attach bench create dag demo detach drop events explain health history maintain pause refresh resume "
-        "run slots sources sql stats status validate verify"
+        "run slots sources sql stats status validate verify wait"
     )
     assert " ".join(VERBS) == expected
 

@@ -15,7 +15,7 @@ import typer
 import millstream
 from kits.pages import ROOT, LakeSql, Reader, blocks_of
 from millstream import notices
-from millstream.cli.main import app, main
+from millstream.cli.main import command_line, main
 from millstream.errors import Code
 from millstream.events import Event
 from millstream.reasons import Place, Reason
@@ -35,6 +35,7 @@ from millstream.results import (
     Status,
     StreamTableStatus,
     VerifyResult,
+    WaitResult,
 )
 from millstream.scheduler.schedule import _ALIASES, Schedule
 from millstream.sql.statements.own import _OWN
@@ -46,6 +47,7 @@ PAGE = ROOT / "docs" / "reference.md"
 TEXT = PAGE.read_text()
 RECORDS = (
     RefreshResult,
+    WaitResult,
     MaintenanceResult,
     VerifyResult,
     StreamTableStatus,
@@ -106,7 +108,7 @@ def test_every_field_is_there(record: type) -> None:
 
 
 def test_every_verb_and_option_is_there() -> None:
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(command_line())
     verbs: dict[str, typer.core.TyperCommand] = command.commands  # type: ignore[attr-defined]
     for parameter in command.params:
         assert all(f"`{option}`" in TEXT for option in parameter.opts), parameter.opts

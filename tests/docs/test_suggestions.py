@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import millstream
-from millstream.cli.main import app
+from millstream.cli.main import command_line
 from millstream.service.facade import Millstream
 from millstream.sql.statements import Other, parse_statement
 
@@ -116,7 +116,7 @@ def test_statements_parse(place: str, text: str) -> None:
 
 
 def commands() -> dict[str, set[str]]:
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(command_line())
     shared = {o for p in group.params for o in p.opts}
     return {
         name: shared | {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}

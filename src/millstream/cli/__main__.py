@@ -2,7 +2,7 @@
 
 import sys
 
-from millstream.cli.main import main
+from millstream.cli.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         SourceStatus,
         StreamTableStatus,
         VerifyResult,
+        WaitResult,
     )
     from millstream.service.daemon.loop import Activity
 
@@ -111,6 +112,14 @@ class Facade(Protocol):
         self, names: Sequence[str] | None = None, *, mode: str | None = None
     ) -> Sequence[RefreshOutcome]: ...
 
+    def wait_for(
+        self,
+        name: str,
+        after: str | int | Mapping[str, str | int] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> WaitResult: ...
+
     def run(
         self,
         stop: threading.Event | None = None,
@@ -163,7 +172,25 @@ class Facade(Protocol):
     def slot_health(self) -> Sequence[SlotHealth]: ...
 
 
-def connect(lake: Path, config: Path | None, progress: ProgressHook) -> AbstractContextManager[Facade]:
-    """Open a lake. The service, and with it pyspark, is imported only now: `--help` must not wait for it."""
+def connect(
+    lake: Path, config: Path | None, progress: ProgressHook, *, report: ProgressHook, alone: bool = False
+) -> AbstractContextManager[Facade]:
+    """Open a lake, by its running process if there is one that can be used.
+
+    The service, and with it pyspark, is imported only where there is none: `--help` must not wait for it, and a refresh
+    by a running process takes no longer than the start of Python.
+
+    Args:
+        report: called with the reason why this process works alone.
+        alone: whether it should, although another one is running.
+    """
+    from millstream import __version__
+    from millstream.remote.client import AloneError, dial
+
+    try:
+        if not alone:
+            return cast("AbstractContextManager[Facade]", dial(lake, config, __version__, progress))
+    except AloneError as reason:
+        report(f"works alone: {reason}")
     opened = importlib.import_module("millstream").connect(lake, config=config, progress=progress)
     return cast("AbstractContextManager[Facade]", opened)

@@ -1,71 +1,70 @@
-"""The `millstream` command: all verbs, the options before them, and the one place that reports errors."""
+"""The `millstream` command: all verbs, and the options before them."""
 
+import importlib
 import sys
-import traceback as tracebacks
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from traceback import print_exception
 from typing import Annotated
 
 import typer
 
 from millstream import __version__
-from millstream.cli import attaching, definitions, inspection, monitoring, refreshing, running
-from millstream.cli.bench_command import bench
-from millstream.cli.demo_command import demo
-from millstream.cli.events_command import events
-from millstream.cli.maintain_command import maintain
+from millstream.cli.invocation import Invocation, Options
 from millstream.cli.output import Problem
-from millstream.cli.session import (
-    COMMON_PANEL,
-    ConfigOption,
-    Invocation,
-    JsonOption,
-    Options,
-    TracebackOption,
-    VerboseOption,
-)
-from millstream.cli.sql_command import sql
-from millstream.errors import MillstreamError
+from millstream.cli.reporting import INTERRUPTED, reported
+from millstream.cli.session import COMMON_PANEL, ConfigOption, JsonOption, TracebackOption, VerboseOption
 
-_INTERRUPTED = 130
+_OPTIONS_WITH_VALUES = ("--lake", "--config")
 
-app = typer.Typer(
-    name="millstream",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+_VERBS: tuple[tuple[str, str, str], ...] = (
+    ("Define stream tables", "definitions", "create"),
+    ("Define stream tables", "definitions", "alter"),
+    ("Define stream tables", "definitions", "drop"),
+    ("Define stream tables", "inspection", "validate"),
+    ("Read PostgreSQL databases", "attaching", "attach"),
+    ("Read PostgreSQL databases", "attaching", "detach"),
+    ("Read PostgreSQL databases", "attaching", "sources"),
+    ("Read PostgreSQL databases", "attaching", "health"),
+    ("Read PostgreSQL databases", "attaching", "slots"),
+    ("Keep them up to date", "refreshing", "refresh"),
+    ("Keep them up to date", "wait_command", "wait"),
+    ("Keep them up to date", "running", "run"),
+    ("Keep them up to date", "running", "pause"),
+    ("Keep them up to date", "running", "resume"),
+    ("Keep them up to date", "maintain_command", "maintain"),
+    ("Keep them up to date", "monitoring", "status"),
+    ("Keep them up to date", "monitoring", "history"),
+    ("Keep them up to date", "monitoring", "stats"),
+    ("Keep them up to date", "events_command", "events"),
+    ("Look inside", "inspection", "explain"),
+    ("Look inside", "inspection", "verify"),
+    ("Look inside", "inspection", "dag"),
+    ("Look inside", "sql_command", "sql"),
+    ("Try it", "demo_command", "demo"),
+    ("Try it", "bench_command", "bench"),
 )
+"""The verbs, with the panel of `--help` and the module of each."""
 
-_VERBS: tuple[tuple[str, Callable[..., None]], ...] = (
-    ("Define stream tables", definitions.create),
-    ("Define stream tables", definitions.alter),
-    ("Define stream tables", definitions.drop),
-    ("Define stream tables", inspection.validate),
-    ("Read PostgreSQL databases", attaching.attach),
-    ("Read PostgreSQL databases", attaching.detach),
-    ("Read PostgreSQL databases", attaching.sources),
-    ("Read PostgreSQL databases", attaching.health),
-    ("Read PostgreSQL databases", attaching.slots),
-    ("Keep them up to date", refreshing.refresh),
-    ("Keep them up to date", running.run),
-    ("Keep them up to date", running.pause),
-    ("Keep them up to date", running.resume),
-    ("Keep them up to date", maintain),
-    ("Keep them up to date", monitoring.status),
-    ("Keep them up to date", monitoring.history),
-    ("Keep them up to date", monitoring.stats),
-    ("Keep them up to date", events),
-    ("Look inside", inspection.explain),
-    ("Look inside", inspection.verify),
-    ("Look inside", inspection.dag),
-    ("Look inside", sql),
-    ("Try it", demo),
-    ("Try it", bench),
-)
-for _panel, _verb in _VERBS:
-    app.command(rich_help_panel=_panel)(_verb)
+
+def command_line(only: str | None = None) -> typer.Typer:
+    """The command line with all verbs, or only with one of them.
+
+    Importing the modules of all verbs, and turning their signatures into options, takes longer than a refresh.
+    """
+    app = typer.Typer(
+        name="millstream",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(millstream)
+    named = [found for found in _VERBS if found[2] == only]
+    for panel, module, verb in named or _VERBS:
+        function: Callable[..., None] = getattr(importlib.import_module(f"millstream.cli.{module}"), verb)
+        app.command(rich_help_panel=panel)(function)
+    return app
 
 
 def _show_version(wanted: bool) -> None:
@@ -74,7 +73,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def millstream(
     context: typer.Context,
     lake: Annotated[
@@ -108,47 +106,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     # A wrong option is reported before the options are parsed, so look for --json here.
     invocation = Invocation(Options(json="--json" in given))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        code = _run(given, invocation)
-    ours = [w for w in caught if invocation.options.verbose or w.category.__module__.startswith("millstream.")]
-    for text in dict.fromkeys(str(w.message) for w in ours):
-        invocation.options.output().warning(text)
-    return code
+    return reported(invocation, lambda: _run(given, invocation))
 
 
 def _run(given: list[str], invocation: Invocation) -> int:
     try:
-        command = typer.main.get_command(app)
+        command = typer.main.get_command(command_line(_verb_in(given)))
         code = command.main(given, prog_name="millstream", standalone_mode=False, obj=invocation)
-    except KeyboardInterrupt:
-        code = _INTERRUPTED
     except typer.Abort:
         invocation.options.output().problem(Problem("ABORTED", "aborted; nothing was changed"))
         return 1
-    except Exception as e:  # noqa: BLE001 - the outermost level: any error becomes a sentence and an exit code
-        return _report(e, invocation.options)
-    if code == _INTERRUPTED:
-        invocation.options.output().problem(Problem("INTERRUPTED", "interrupted"))
+    except typer.TyperException as error:
+        if invocation.options.traceback:
+            print_exception(error)
+        problem = _usage_problem(error)
+        if problem.message:
+            invocation.options.output().problem(problem)
+        return error.exit_code
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
 
-def _report(error: Exception, options: Options) -> int:
-    if options.traceback:
-        tracebacks.print_exception(error)
-    code = 1
-    if isinstance(error, MillstreamError):
-        problem = Problem.of(error)
-    elif isinstance(error, typer.TyperException):
-        code = error.exit_code
-        problem = _usage_problem(error)
-    else:
-        first_line = str(error).strip().split("\n")[0]
-        message = f"millstream failed unexpectedly: {type(error).__name__}: {first_line}"
-        problem = Problem("INTERNAL", message, "run the command again with --traceback to see where")
-    if problem.message:
-        options.output().problem(problem)
-    return code
+def _verb_in(given: Sequence[str]) -> str | None:
+    """The first argument that is no option, unless the options before it make it unimportant."""
+    arguments = iter(given)
+    for argument in arguments:
+        if argument in _OPTIONS_WITH_VALUES:
+            next(arguments, None)
+        elif not argument.startswith("-"):
+            return argument
+        elif argument in {"-h", "--help"}:
+            return None
+    return None
 
 
 def _usage_problem(error: typer.TyperException) -> Problem:

@@ -42,7 +42,7 @@ def run(session: Session) -> None:
       millstream --lake /srv/lake run --verbose
     """
     stop = threading.Event()
-    with session.connect() as ms, _stopped_by_signals(stop), _screen(session) as screen:
+    with session.connect(alone=True) as ms, _stopped_by_signals(stop), _screen(session) as screen:
         ms.run(
             stop,
             on_activity=lambda activity: screen.show(activity, ms.status()),

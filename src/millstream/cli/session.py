@@ -1,21 +1,27 @@
-"""One call of the command line: the options that every command has, and the lake it opens."""
+"""The options that every command has, as Typer parses them, and the decorator that gives them to a command."""
 
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from millstream.cli.facade import Facade, connect
-from millstream.cli.output import ConsoleOutput, JsonOutput, Output
-from millstream.cli.progress import Progress
+from millstream.cli.invocation import Invocation, Session
 
-DEFAULT_LAKE = Path("lake")
+__all__ = [
+    "COMMON_PANEL",
+    "ConfigOption",
+    "JsonOption",
+    "LakeOption",
+    "Session",
+    "TracebackOption",
+    "VerboseOption",
+    "verb",
+]
+
 COMMON_PANEL = "Options of every command"
 
 LakeOption = Annotated[
@@ -43,60 +49,6 @@ TracebackOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The shared options; a path that was not given is None."""
-
-    lake: Path | None = None
-    config: Path | None = None
-    json: bool = False
-    verbose: int = 0
-    traceback: bool = False
-
-    def refined(self, later: "Options") -> "Options":
-        """These options, overridden by those given after the verb."""
-        return Options(
-            later.lake or self.lake,
-            later.config or self.config,
-            later.json or self.json,
-            later.verbose + self.verbose,
-            later.traceback or self.traceback,
-        )
-
-    def output(self, progress: Progress | None = None) -> Output:
-        """Where results and errors go; `progress` is paused while text is printed."""
-        return JsonOutput() if self.json else ConsoleOutput(progress)
-
-
-@dataclass(slots=True)
-class Invocation:
-    """The options known so far; `main` reports errors as they say."""
-
-    options: Options = field(default_factory=Options)
-
-    def refine(self, **options: Any) -> Options:
-        """Add further options, and return all of them."""
-        self.options = self.options.refined(Options(**options))
-        return self.options
-
-
-class Session:
-    """What a command works with: the lake, its output and its progress."""
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self.progress = Progress()
-        self.output = options.output(self.progress)
-
-    @contextmanager
-    def connect(self) -> Iterator[Facade]:
-        """Open the lake for the duration of the block."""
-        with self.progress.working("opening the lake"):
-            lake = connect(self.options.lake or DEFAULT_LAKE, self.options.config, self.progress)
-        with lake as ms:
-            yield ms
-
-
 def verb(function: Callable[..., None]) -> Callable[..., None]:
     """Turn a function into a command, with the shared options in place of its first parameter, a `Session`."""
     shared = inspect.signature(_shared_options).parameters
@@ -119,6 +71,8 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def _logged_on_stderr(verbose: int) -> Iterator[None]:
     """Show what millstream logs, for the duration of the block."""
+    import logging
+
     logger, handler = logging.getLogger("millstream"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     before = logger.level

@@ -35,12 +35,14 @@ def sql(
       millstream sql --file setup.sql
       echo "SHOW STREAM TABLES" | millstream sql
     """
-    from millstream.sql.statements import split_statements
+    from millstream.sql.statements import changes_session, split_statements
 
     text = read_sql(statements, file, "the SQL")
     results: list[ResultSet] = []
-    with session.connect() as ms:
-        for piece in split_statements(text):
+    pieces = split_statements(text)
+    # settings and temporary views of a session must not outlive this command, and must apply to all of it
+    with session.connect(alone=any(changes_session(piece.text) for piece in pieces)) as ms:
+        for piece in pieces:
             with session.progress.working(_headline(piece.text)):
                 result = _run(ms, text, piece, limit)
             results.append(result)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -180,7 +181,9 @@ class PassRunner:
             if len(ready) == 1 and not running:
                 finished = [(ready[0], partial(self._refresh, attempt, ready[0]))]
             else:
-                running |= {self._threads.submit(self._refresh, attempt, name): name for name in ready}
+                running |= {
+                    self._threads.submit(copy_context().run, self._refresh, attempt, name): name for name in ready
+                }
                 done = wait(running, return_when=FIRST_COMPLETED).done
                 finished = [(running.pop(future), partial(Future.result, future)) for future in done]
             for name, outcome_of in finished:

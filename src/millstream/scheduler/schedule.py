@@ -110,6 +110,21 @@ class Schedule:
         return next_fire(self.cron, moment, zone_of(self.time_zone))
 
 
+def length_of_time(text: str) -> float:
+    """A length of time in seconds, written like a schedule.
+
+    >>> length_of_time("1m30s")
+    90.0
+
+    Raises:
+        MillstreamError: SETTING_INVALID.
+    """
+    if not _DURATION.fullmatch(text.strip()):
+        hint = "write a length of time, e.g. 30s, 1h30m or 2d"
+        raise MillstreamError(Code.SETTING_INVALID, f"{text!r} is not a length of time", hint=hint)
+    return float(sum(int(n) * _UNIT_SECONDS[unit] for n, unit in _PART.findall(text)))
+
+
 def _duration(text: str, min_seconds: int) -> int:
     parts = [(int(number), unit) for number, unit in _PART.findall(text)]
     units = [unit for _, unit in parts]

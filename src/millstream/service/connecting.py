@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millstream.service.daemon.client_call import current_call
 from millstream.service.facade import Millstream
 from millstream.settings import Settings
 
@@ -45,7 +46,9 @@ def connect(
 
     def logged(phase: str) -> None:
         _log.info("%s", phase)
-        if progress is not None:
+        if (call := current_call()) is not None:
+            call.progress(phase)
+        elif progress is not None:
             progress(phase)
 
-    return Millstream(root, settings, spark, logged)
+    return Millstream(root, settings, spark, logged, Path(config) if config is not None else None)

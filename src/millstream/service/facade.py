@@ -12,6 +12,7 @@ from millstream import __version__
 from millstream.alerts.dispatch import Dispatcher, sinks_of
 from millstream.catalog import Catalog
 from millstream.catalog.facade import utc_now
+from millstream.engine.session import new_worker_session
 from millstream.errors import Code, MillstreamError
 from millstream.events import Event, parse_names
 from millstream.lake.locks import locks_for
@@ -33,11 +34,13 @@ from millstream.results import (
     SourceStatus,
     StreamTableStatus,
     VerifyResult,
+    WaitResult,
 )
 from millstream.scheduler.dag import Dag
 from millstream.service.argument_values import parse_mode
 from millstream.service.attached_reads import table_frame
 from millstream.service.attaching import Attaching
+from millstream.service.daemon.call_server import CallServer
 from millstream.service.daemon.leader import leading
 from millstream.service.daemon.loop import Activity, Daemon
 from millstream.service.due_times import next_due, stale_after
@@ -48,6 +51,8 @@ from millstream.service.runtime import Runtime, RuntimeStarter
 from millstream.service.statements import Statements
 from millstream.service.stream_tables import StreamTables
 from millstream.service.verifying import Verifying
+from millstream.service.wait_points import After
+from millstream.service.waiting import Waiting
 from millstream.serving.declarations import ServeOptions
 from millstream.settings import Settings
 
@@ -61,7 +66,12 @@ class Millstream:
     """A lake and its stream tables. Close it, or use it in a `with` block."""
 
     def __init__(
-        self, root: Path, settings: Settings, spark: SparkSession | None, progress: Callable[[str], None]
+        self,
+        root: Path,
+        settings: Settings,
+        spark: SparkSession | None,
+        progress: Callable[[str], None],
+        config: Path | None = None,
     ) -> None:
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -71,6 +81,7 @@ class Millstream:
                 f"{root} cannot be created: {e.strerror}",
                 hint="choose a directory you may write to",
             ) from e
+        self._root, self._config = root, config
         self._settings = settings
         self._clock: Callable[[], datetime] = utc_now
         self._catalog = catalog = Catalog.open(settings.catalog_url or root, root=root)
@@ -81,6 +92,7 @@ class Millstream:
         self._refreshing = Refreshing(catalog, starter.get, lambda: self._clock(), progress)
         self._stream_tables = StreamTables(catalog, locks, settings, starter.get, self._refreshing)
         self._verifying = Verifying(catalog, settings, starter.get, self._refreshing, root / "verifying")
+        self._waiting = Waiting(catalog, locks, pool, starter.get, self._refreshing, lambda: self._clock())
         if spark is not None:
             try:
                 starter.start(spark)
@@ -118,8 +130,10 @@ class Millstream:
         Raises:
             MillstreamError: what is wrong with it, with the position.
         """
-        runtime = self._runtime
-        return Statements(self, runtime.lake, self._catalog, self._settings, runtime.spark).run(text)
+        return self._statements(self.spark).run(text)
+
+    def _statements(self, spark: SparkSession) -> Statements:
+        return Statements(self, self._runtime.lake, self._catalog, self._settings, spark)
 
     def table(self, name: str) -> DataFrame:
         """A stream table, table or view as a DataFrame; also `shop.public.orders` of an attached database.
@@ -349,6 +363,23 @@ class Millstream:
         """
         return self._refreshing.refresh_named(names, parse_mode(mode) if mode is not None else None)
 
+    def wait_for(self, name: str, after: After = None, *, timeout: float | None = None) -> WaitResult:
+        """Wait until a stream table, and the table it is served as, show what was committed.
+
+        While `millstream run` refreshes the table, this waits for it to do so; otherwise it refreshes the table itself.
+
+        Args:
+            after: a place in the WAL of a PostgreSQL database (`pg_current_wal_lsn()`, read after the commit), the id
+                of one of its transactions (`pg_current_xact_id()`), or a version of a Delta table. If the table reads
+                more than one database or table, a mapping by their names, e.g. `{"shop": 1234, "orders": 7}`. By
+                default all that is committed now in everything it reads.
+            timeout: seconds; by default there is no limit. A refresh that has begun is not interrupted.
+
+        Raises:
+            MillstreamError: WAIT_TIMEOUT, WAIT_INVALID, SUSPENDED, DATABASE_UNREACHABLE; the errors of a refresh.
+        """
+        return self._waiting.wait(TableName.parse(name), after, timeout)
+
     # Running by itself
 
     def run(
@@ -377,7 +408,10 @@ class Millstream:
             if epoch is None:
                 return
             sinks = sinks_of(settings, self._catalog, self._connections)
-            with Dispatcher(sinks, names=settings.alerted_events) as alerts:
+            clients = CallServer(
+                self, __version__, self._config, lambda: self._statements(new_worker_session(self.spark)).run
+            )
+            with Dispatcher(sinks, names=settings.alerted_events) as alerts, clients.listening(self._root, stop):
                 daemon = Daemon(
                     catalog=self._catalog,
                     refreshing=self._refreshing,

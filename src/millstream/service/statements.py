@@ -16,7 +16,9 @@ from millstream.errors import Code, MillstreamError
 from millstream.lake import Lake
 from millstream.lake.dialects import pointing_into
 from millstream.naming import DEFAULT_SCHEMA, TableName
+from millstream.scheduler.schedule import length_of_time
 from millstream.service.attached_reads import with_readable_tables
+from millstream.service.wait_points import After
 from millstream.settings import Settings
 from millstream.sql.statements import (
     AlterStreamTable,
@@ -32,6 +34,8 @@ from millstream.sql.statements import (
     ServeClause,
     ShowStreamTables,
     Target,
+    WaitForStreamTable,
+    WaitPoint,
     parse_statement,
     position_at,
     relocated,
@@ -66,6 +70,7 @@ class Statements:
             AlterStreamTable: partial(self._alter, text=text),
             DropStreamTable: self._drop,
             RefreshStreamTable: self._refresh,
+            WaitForStreamTable: self._wait,
             ShowStreamTables: self._show,
             DescribeStreamTable: self._describe,
             ExplainStreamTable: self._explain,
@@ -138,6 +143,27 @@ class Statements:
             "action string, rows_inserted bigint, rows_updated bigint, rows_deleted bigint, duration_ms double, "
             "reason string",
         )
+
+    def _wait(self, s: WaitForStreamTable) -> DataFrame:
+        timeout = None if s.timeout is None else length_of_time(s.timeout)
+        found = self._facade.wait_for(str(s.name), self._after(s.points), timeout=timeout)
+        return self._frame(
+            [(found.name, found.waited_ms, found.data_timestamp)],
+            "name string, waited_ms double, data_timestamp timestamp",
+        )
+
+    def _after(self, points: Sequence[WaitPoint]) -> After:
+        for point in points:
+            is_database = point.of is not None and self._catalog.find_database(point.of.lower()) is not None
+            if point.of is not None and is_database is (point.kind == "VERSION"):
+                wanted = "a table" if point.kind == "VERSION" else "an attached database"
+                raise MillstreamError(Code.WAIT_INVALID, f"{point.of} is not {wanted}, which has a {point.kind}")
+        if len(points) == 1 and points[0].of is None:
+            return points[0].value
+        if unclear := next((point for point in points if point.of is None), None):
+            message = f"it is not clear of what {unclear.value} is a {unclear.kind}"
+            raise MillstreamError(Code.WAIT_INVALID, message, hint="add IN and the name of a database or table")
+        return {point.of: point.value for point in points if point.of is not None} or None
 
     def _show(self, _: ShowStreamTables) -> DataFrame:
         rows = [

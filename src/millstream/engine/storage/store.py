@@ -118,6 +118,15 @@ class DeltaStore:
             return None
         return str(made.info["txnId"]) if "txnId" in made.info else None
 
+    def commit_metadata(self, path: str, version: int) -> dict[str, object]:
+        """What its writer stored with a commit; empty if the log does not contain the version any more."""
+        try:
+            made = self._log(path).commits(version - 1, version)[0]
+            found = json.loads(str(made.info.get("userMetadata") or "{}"))
+        except (LogGoneError, json.JSONDecodeError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
     def classify(
         self,
         path: str,

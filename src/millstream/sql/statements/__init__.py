@@ -24,6 +24,8 @@ from millstream.sql.statements.model import (
     Statement,
     StatementText,
     Target,
+    WaitForStreamTable,
+    WaitPoint,
 )
 from millstream.sql.statements.own import own_statement
 from millstream.sql.statements.plain import classify
@@ -46,6 +48,9 @@ __all__ = [
     "Statement",
     "StatementText",
     "Target",
+    "WaitForStreamTable",
+    "WaitPoint",
+    "changes_session",
     "parse_statement",
     "position_at",
     "relocated",
@@ -85,6 +90,21 @@ def split_statements(text: str) -> tuple[StatementText, ...]:
     ["SELECT ';'", '/* two; */ SELECT 2']
     """
     return tuple(stripped(text, p.start, p.stop) for p in pieces_of(text) if not p.is_empty)
+
+
+def changes_session(text: str) -> bool:
+    """Whether a statement may leave something in the session that runs it: settings, variables, temporary objects.
+
+    >>> [changes_session(s) for s in ("SELECT 1", "SET x = 1", "CREATE TEMPORARY VIEW v AS SELECT 1")]
+    [False, True, True]
+    """
+    try:
+        statement = parse_statement(text)
+    except MillstreamError:
+        return False
+    return isinstance(statement, Other) and (
+        statement.effect is Effect.SESSION or statement.temporary or statement.kind in {"SCRIPT", "VARIABLE"}
+    )
 
 
 def relocated(error: MillstreamError, text: str, offset: int) -> MillstreamError:

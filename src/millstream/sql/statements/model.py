@@ -72,6 +72,24 @@ class RefreshStreamTable:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitPoint:
+    """AFTER: an LSN, the id of a transaction, or a version; of what, if that was given."""
+
+    kind: str
+    value: str | int
+    of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForStreamTable:
+    """WAIT FOR STREAM TABLE; without points, for all that is committed now."""
+
+    name: TableName
+    points: tuple[WaitPoint, ...] = ()
+    timeout: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ShowStreamTables:
     """SHOW STREAM TABLES."""
 
@@ -180,6 +198,7 @@ OwnStatement = (
     | AlterStreamTable
     | DropStreamTable
     | RefreshStreamTable
+    | WaitForStreamTable
     | ShowStreamTables
     | DescribeStreamTable
     | ExplainStreamTable

@@ -23,6 +23,8 @@ from millstream.sql.statements.model import (
     RefreshStreamTable,
     ServeClause,
     ShowStreamTables,
+    WaitForStreamTable,
+    WaitPoint,
 )
 from millstream.sql.statements.scanner import Scanner, stripped
 from millstream.sql.statements.serve_clause import SERVE_FORM, serve_clause
@@ -40,6 +42,9 @@ _ALTER_FORM = (
 _ATTACH_FORM = (
     "ATTACH POSTGRES 'address' AS name [CDC 'auto' | 'trigger' | 'wal'] "
     "[NUMERIC (schema.table.column AS DECIMAL(p,s) | DEFAULT, …)]"
+)
+_WAIT_FORM = (
+    "WAIT FOR STREAM TABLE name [AFTER LSN 'X/Y' | TRANSACTION n | VERSION n [IN database or table], …] [TIMEOUT '10s']"
 )
 _MODE = ("refresh mode", tuple(RefreshMode), Code.MODE_INVALID)
 _STATUS = ("status", (Status.ACTIVE, Status.SUSPENDED), Code.STATUS_INVALID)
@@ -112,6 +117,41 @@ def _drop(s: Scanner) -> DropStreamTable:
     return DropStreamTable(_table_name(s), if_exists, cascade=s.last(s.accept("CASCADE")))
 
 
+def _wait(s: Scanner) -> WaitForStreamTable:
+    name = _table_name(s)
+    points: list[WaitPoint] = []
+    if s.accept("AFTER"):
+        points.append(_wait_point(s))
+        while s.accept_type(TokenType.COMMA):
+            points.append(_wait_point(s))
+    timeout: str | None = None
+    if s.accept("TIMEOUT"):
+        token = s.accept_type(TokenType.STRING)
+        if token is None:
+            s.fail("a quoted length of time such as '10s'")
+        timeout = token.text
+    return WaitForStreamTable(name, tuple(points), s.last(timeout))
+
+
+def _wait_point(s: Scanner) -> WaitPoint:
+    value: str | int
+    if s.accept("LSN"):
+        kind, token = "LSN", s.accept_type(TokenType.STRING)
+        if token is None:
+            s.fail("a quoted LSN such as '0/16B3748'")
+        value = token.text
+    else:
+        kind = "TRANSACTION" if s.accept("TRANSACTION") else "VERSION"
+        if kind == "VERSION":
+            s.expect("VERSION", "LSN, TRANSACTION or VERSION")
+        token = s.accept_type(TokenType.NUMBER)
+        if token is None or not token.text.isdigit():
+            s.fail("a whole number")
+        value = int(token.text)
+    of = ".".join(t.text for t in s.name(quotes='`"')) if s.accept("IN") else None
+    return WaitPoint(kind, value, of)
+
+
 def _attach(s: Scanner) -> AttachDatabase:
     """ATTACH. Errors do not quote the text, which may contain a password."""
     try:
@@ -176,6 +216,7 @@ _OWN: tuple[tuple[str, str, Callable[[Scanner], OwnStatement]], ...] = (
         "REFRESH STREAM TABLE name [FULL]",
         lambda s: RefreshStreamTable(_table_name(s.expect("TABLE")), full=s.last(s.accept("FULL"))),
     ),
+    ("WAIT FOR STREAM", _WAIT_FORM, lambda s: _wait(s.expect("TABLE"))),
     ("SHOW STREAM", "SHOW STREAM TABLES", lambda s: s.expect("TABLES").last(ShowStreamTables())),
     ("DESCRIBE STREAM TABLE", "DESCRIBE STREAM TABLE name", lambda s: DescribeStreamTable(s.last(_table_name(s)))),
     ("DESC STREAM TABLE", "DESC STREAM TABLE name", lambda s: DescribeStreamTable(s.last(_table_name(s)))),

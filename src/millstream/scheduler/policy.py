@@ -9,8 +9,8 @@ earliest deadline goes first. A deadline does not move while a table waits for i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
@@ -95,6 +95,34 @@ def decide(view: LakeView) -> Decision:
         _missed(view, due, waits, plans),
         waiting,
     )
+
+
+def after_look(decision: Decision, view: LakeView, unchanged: Collection[str], at: datetime) -> Decision:
+    """What is still to do after a look at all tables that are due has found that some need no refresh.
+
+    Args:
+        view: what was decided about.
+        at: the time for which the unchanged tables are up to date now.
+    """
+    if not unchanged:
+        return decision
+    due = [_remaining(plan, unchanged) for plan in (*decision.passes, *decision.queued)]
+    plans = [plan for plan in due if plan is not None]
+    fitting = _fitting(plans, view.free_slots)
+    return replace(
+        decision,
+        passes=tuple(plans[:fitting]),
+        queued=tuple(plans[fitting:]),
+        wake_at=min(decision.wake_at, decide(view.with_refreshed(unchanged, at)).wake_at),
+        missed=tuple(m for m in decision.missed if m.table not in unchanged or m.deadline <= view.now),
+    )
+
+
+def _remaining(plan: PassPlan, unchanged: Collection[str]) -> PassPlan | None:
+    """A plan without tables that need no refresh; None if it has no others."""
+    levels = tuple(tuple(name for name in level if name not in unchanged) for level in plan.levels)
+    levels = tuple(level for level in levels if level)
+    return replace(plan, levels=levels, due=plan.due.difference(unchanged)) if levels else None
 
 
 def _plans(view: LakeView, due: Mapping[str, Due], waits: Mapping[str, Wait]) -> list[PassPlan]:

@@ -103,12 +103,12 @@ class LakeView:
         return (moment - self.now).total_seconds()
 
     def with_refreshed(self, names: Collection[str], at: datetime) -> LakeView:
-        """The lake after some tables were brought up to date at a time."""
+        """The lake at a later time, at which some tables were brought up to date."""
         refreshed = {
             name: replace(self.tables[name], data_timestamp=at, refreshed_at=at, ended_at=at, backoff=NO_BACKOFF)
             for name in names
         }
-        return replace(self, tables={**self.tables, **refreshed})
+        return replace(self, now=at, tables={**self.tables, **refreshed})
 
     def refreshed_with(self) -> dict[str, tuple[str, ...]]:
         """By stream table: the stream tables it reads directly that are refreshed with it, i.e. those not on cron."""

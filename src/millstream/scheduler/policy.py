@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
@@ -21,6 +21,8 @@ from millstream.scheduler.waits import Wait, WaitReason, find_waits
 
 MAX_SLEEP_SECONDS = 60.0
 """How long the loop sleeps at most, so that it notices a clock that jumps."""
+LOOK_SHARE = 0.5
+"""How much of its period earlier a table is looked at, at most, if something else is due already."""
 MIN_SLEEP_SECONDS = 0.001
 """Times that are closer are the same: a sleep may end a little early."""
 
@@ -63,6 +65,8 @@ class Decision:
         queued: passes that are due and for which no slot is free, the most urgent first. They are decided again when a
             slot is; what has no changes to read needs none.
         wake_at: when to ask again at the latest; ask earlier when a refresh ends, fails or a definition changes.
+        early: tables that are due soon, with their deadlines, in the order of the graph. If a look finds that they need
+            no refresh, they need not be looked at by themselves soon after.
         missed: tables whose deadlines cannot be kept, by name; the same miss is reported by every decision.
         waiting: by table: the table that it waits for. A running one is waited for only by tables that are due.
     """
@@ -72,6 +76,15 @@ class Decision:
     wake_at: datetime
     missed: tuple[MissedDeadline, ...]
     waiting: Mapping[str, Wait]
+    early: Mapping[str, datetime | None] = field(default_factory=dict)
+
+    @property
+    def looked_at(self) -> dict[str, datetime | None]:
+        """All tables that are worth a look now, with their deadlines."""
+        found = dict(self.early)
+        for plan in (*self.passes, *self.queued):
+            found |= plan.deadlines
+        return found
 
 
 def decide(view: LakeView) -> Decision:
@@ -94,6 +107,7 @@ def decide(view: LakeView) -> Decision:
         _wake_at(view, due, waits, planned),
         _missed(view, due, waits, plans),
         waiting,
+        _early(view, due, waits, planned) if plans else {},
     )
 
 
@@ -159,6 +173,22 @@ def _chosen(
                 chosen.add(name)
                 included |= _with_upstream([name], read)
     return chosen, included
+
+
+def _early(
+    view: LakeView, due: Mapping[str, Due], waits: Mapping[str, Wait], planned: set[str]
+) -> dict[str, datetime | None]:
+    """The tables on durations that have passed most of the time until they are due, with what they read.
+
+    Two tables on one schedule that are refreshed at different times are then looked at together from now on.
+    """
+    soon: set[str] = set()
+    for name, table in view.tables.items():
+        period = table.schedule.seconds if table.schedule is not None else None
+        if period is not None and name not in waits and due[name].at <= LOOK_SHARE * period:
+            soon.add(name)
+    found = _with_upstream(soon, view.refreshed_with()) - planned
+    return {name: due[name].deadline for name in view.dag.nodes if name in found}
 
 
 def _with_upstream(names: Iterable[str], read: Mapping[str, Sequence[str]]) -> set[str]:

@@ -122,12 +122,10 @@ class Daemon:
         self, watch: LakeWatch, view: LakeView, decision: Decision, pulse: Pulse
     ) -> tuple[Decision, Looked | None]:
         """Look at all tables that are due, and decide what is still to do; None if nothing is due."""
-        plans = (*decision.passes, *decision.queued)
-        if not plans:
+        deadlines = decision.looked_at
+        if not deadlines:
             return decision, None
-        order = [name for plan in plans for name in plan.tables]
-        deadlines = {name: at for plan in plans for name, at in plan.deadlines.items()}
-        looked = self.look(order, deadlines, pulse)
+        looked = self.look([name for name in view.dag.nodes if name in deadlines], deadlines, pulse)
         now = self.clock()
         for name in looked.unchanged:
             seconds = (now - looked.taken.at).total_seconds() / len(looked.unchanged)

@@ -3,7 +3,7 @@
 A pass over an unchanged table reads it from the catalog several times, locks it, and writes a row of its own. The look
 brings every database forward once, finds the newest version of every base table once, and records all tables that need
 no refresh in one transaction. It holds no locks of stream tables: that transaction checks that each table still is what
-was looked at. Whatever is not certainly unchanged is left to ordinary passes, which find the databases brought forward.
+was looked at. All other tables are left to ordinary passes, which find the databases brought forward.
 
 The look never compiles a query: a definition counts as up to date if a pass of this process has checked it and no
 definition, view or table has been created, altered or dropped in the lake since.

@@ -1,7 +1,7 @@
 """Which stream tables have nothing to read, judged for all due tables together. Pure.
 
-A table is unchanged if a pass over it would find all its inputs at the versions that it was last brought to. Whatever
-else could make a refresh necessary is in `Seen.is_settled`; in doubt a table is not settled, and a pass decides.
+A table is unchanged if a pass over it would find all its inputs at the versions that it was last brought to. All
+else that could make a refresh necessary is in `Seen.is_settled`; in doubt a table is not settled, and a pass decides.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def record_many(connection: Connection, given: Sequence[NoData], now: datetime) 
 
 
 def record_unchanged(connection: Connection, given: Sequence[NoData], now: datetime) -> frozenset[str]:
-    """Record looks of the scheduler at which it held no locks, as far as the tables are as it saw them."""
+    """Record what the scheduler found without holding locks, for the tables that still are as it saw them."""
     idle = {row.id: row for row in connection.execute(_IDLE, {"ids": [item.table_id for item in given]})}
     same = [item for item in given if item.table_id in idle and _is_as_seen(idle[item.table_id], item)]
     extended = [item for item in same if _continues(idle[item.table_id], item)]

@@ -49,6 +49,7 @@ bench: setup ## Run the benchmarks; results go to docs/benchmarks (ARGS: options
 	@$(BIN)/millstream bench $(ARGS)
 	@$(BIN)/millstream bench --tpch $(ARGS)
 	@$(BIN)/millstream bench --postgres $(ARGS)
+	@$(BIN)/millstream bench --daemon $(ARGS)
 
 lock: ## Regenerate requirements.lock from pyproject.toml (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: install it (e.g. with pip) and run again." >&2; exit 1; }

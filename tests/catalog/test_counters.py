@@ -73,10 +73,18 @@ class History:
                 self.catalog.record_no_data(no_data(table, initiated_by=by, started_at=started, reason=reason))
             case "many":
                 items = [
-                    no_data(t, initiated_by=InitiatedBy.SCHEDULER, started_at=started, reason="UNCHANGED")
+                    no_data(
+                        t,
+                        initiated_by=InitiatedBy.SCHEDULER,
+                        started_at=started,
+                        reason="UNCHANGED",
+                        frontier=t.frontier,
+                        base_frontier=t.base_frontier,
+                        data_timestamp=self.catalog._clock(),
+                    )
                     for t in self.catalog.list()
                 ]
-                self.catalog.record_no_data_many(items)
+                self.catalog.record_unchanged(items, self.catalog.generation(), started)
             case "replace":
                 self.intents.pop(name, None)
                 self.catalog.replace_stream_table(new_definition(table))

@@ -89,7 +89,7 @@ def test_no_write_passes_under_an_epoch_that_has_ended(catalog: Catalog, clock: 
         lambda: first.abandon_intent(intent, "x"),
         lambda: first.begin_refresh(start(table)),
         lambda: first.record_no_data(no_data(table)),
-        lambda: first.record_no_data_many([no_data(table)]),
+        lambda: first.record_unchanged([no_data(table)], first.generation(), clock.now),
         lambda: first.record_skip(table.id, InitiatedBy.SCHEDULER, "x"),
         lambda: first.set_error(table.id, "x"),
         lambda: first.mark_needs_reinit(table.id, "x"),
@@ -141,7 +141,8 @@ def test_threads_of_a_leader_do_not_deadlock(catalog: Catalog) -> None:
         try:
             for _ in range(5):
                 first.complete_refresh(first.begin_refresh(start(tables[mine])), outcome(tables[mine]))
-                first.record_no_data_many([no_data(t, initiated_by=InitiatedBy.SCHEDULER) for t in tables])
+                items = [no_data(t, initiated_by=InitiatedBy.SCHEDULER) for t in tables]
+                first.record_unchanged(items, first.generation(), T0)
         except BaseException as e:
             failures.append(e)
             raise

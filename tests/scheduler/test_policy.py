@@ -12,7 +12,7 @@ from millstream.results import Status
 from millstream.scheduler.backoff import Backoff
 from millstream.scheduler.dag import Dag
 from millstream.scheduler.lake_view import LakeView, TableView, expected_seconds
-from millstream.scheduler.policy import MAX_SLEEP_SECONDS, Decision, MissedDeadline, decide
+from millstream.scheduler.policy import MAX_SLEEP_SECONDS, Decision, MissedDeadline, after_look, decide
 from millstream.scheduler.schedule import Schedule
 from millstream.scheduler.waits import Wait, WaitReason
 
@@ -358,3 +358,52 @@ def test_expected_durations_are_high_but_no_outliers() -> None:
     assert expected_seconds([1.0, 9.0, 2.0]) == 9
     assert expected_seconds([1.0] * 10 + [60.0] + [2.0] * 9) == 2
     assert expected_seconds([60.0] * 30 + [1.0] * 20) == 1  # what was long ago does not count
+
+
+# Looks
+
+
+def test_tables_that_are_due_soon_are_looked_at_with_those_that_are_due() -> None:
+    view = lake(
+        {"due": ["t"], "soon": ["t"], "fresh": ["t"], "read": ["t"], "reader": ["read"], "daily": ["t"], "ill": ["t"]},
+        due=table("60s", age=59),
+        soon=table("60s", age=30),
+        fresh=table("60s", age=20),
+        read=table(None, age=1),
+        reader=table("60s", age=40),
+        daily=table("@daily", age=3_600),
+        ill=table("60s", age=59, status=Status.ERROR),
+    )
+    decision = decide(view)
+    assert levels(decision) == [(("due",),)]
+    assert {name: decision.early[name] for name in ("soon", "reader")} == {"soon": after(30), "reader": after(20)}
+    assert list(decision.early).index("read") < list(decision.early).index("reader")
+    assert decision.looked_at.keys() == {"due", "soon", "read", "reader"}
+    assert not decide(replace(view, is_enabled=False)).looked_at
+
+
+def test_nothing_is_looked_at_while_nothing_is_due() -> None:
+    assert not decide(lake({"soon": ["t"]}, soon=table("60s", age=40))).looked_at
+
+
+def test_what_is_left_after_a_look() -> None:
+    sources = {"a": ["t"], "b": ["a"], "c": ["u"], "d": ["v"]}
+    view = lake(sources, slots=1, **{name: table("10s", age=11 - n) for n, name in enumerate(sources)})
+    decision = decide(view)
+    assert len(decision.queued) == 2
+    at = after(0.01)
+    left = after_look(decision, view, {"a", "c"}, at)
+    assert [p.tables for p in (*left.passes, *left.queued)] == [("b",), ("d",)]
+    assert [p.due for p in left.passes] == [{"b"}]
+    everything = after_look(decision, view, set(sources), at)
+    assert not everything.passes
+    assert not everything.queued
+    assert everything.wake_at == at + timedelta(seconds=9)  # a tenth of the period before the deadline
+    assert after_look(decision, view, set(), at) is decision
+
+
+def test_a_deadline_that_a_look_has_kept_is_not_missed() -> None:
+    view = lake({"a": ["t"], "b": ["t"]}, a=table("10s", age=9.5, expected_seconds=2.0), b=table("10s", age=11))
+    assert {m.table for m in decide(view).missed} == {"a", "b"}
+    left = after_look(decide(view), view, {"a", "b"}, NOW)
+    assert {m.table for m in left.missed} == {"b"}  # which was too late already

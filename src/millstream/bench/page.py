@@ -41,7 +41,7 @@ def write(
     to: Path,
     title: str,
     notes: Sequence[str],
-    draw: Draw,
+    draw: Draw | None,
     caption: str = "FULL against DIFFERENTIAL",
 ) -> None:
     """Write the page `to`, and beside it the raw data and the plot under the same name."""
@@ -59,7 +59,7 @@ def write(
         *(f"- {line.strip()}" for line in summary.verdicts),
         "",
     ]
-    if _drawn(draw, picture):
+    if draw is not None and _drawn(draw, picture):
         parts += [f"![{caption}]({picture.name})", ""]
     for name, columns, rows in summary.tables:
         parts += [f"## {name}", "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]

@@ -339,15 +339,24 @@ class Catalog(CatalogReader):
         with self._write() as connection:
             return no_data.record(connection, given, self._clock())
 
-    def record_no_data_many(self, given: Sequence[NoData]) -> list[int | None]:
-        """Record refreshes of different tables that found nothing to do, in one transaction; returns the refresh ids.
+    def record_unchanged(self, given: Sequence[NoData], generation: int, woke_at: datetime) -> frozenset[str]:
+        """Record, in one transaction, that tables need no refresh, and that the leader looked for work.
 
-        A table that was dropped, or whose last refresh has not ended, is left as it is; its id is None.
+        Nobody holds the locks of the tables. So each is recorded only if nothing has happened to it since the caller
+        read the catalog: no definition has changed, and the table is idle at the frontiers that the caller saw.
+
+        Args:
+            generation: of the catalog that the caller has read.
+            woke_at: when the caller looked.
+
+        Returns:
+            The ids of the tables that are recorded.
         """
-        if not given:
-            return []
         with self._write() as connection:
-            return no_data.record_many(connection, given, self._clock())
+            leadership.wake(connection, woke_at)
+            if lake.generation(connection) != generation:
+                return frozenset()
+            return no_data.record_unchanged(connection, given, self._clock())
 
     def record_skip(
         self, table_id: str, initiated_by: InitiatedBy, reason: str, freshness_deadline: datetime | None = None

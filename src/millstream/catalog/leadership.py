@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from millstream.catalog.json_keys import refuse_unknown
+from millstream.errors import Code, MillstreamError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +55,21 @@ class Leadership:
     leader: Leader | None
     woke_at: datetime | None
     is_paused: bool
+
+    def check(self, epoch: int) -> None:
+        """Refuse to work under a leadership that has ended.
+
+        Raises:
+            MillstreamError: LEADERSHIP_LOST.
+        """
+        if self.epoch != epoch:
+            raise lost(epoch, self.epoch)
+
+
+def lost(epoch: int, current: int) -> MillstreamError:
+    """The error of a leader that was replaced."""
+    return MillstreamError(
+        Code.LEADERSHIP_LOST,
+        f"this process led the lake in epoch {epoch}; it is epoch {current} now",
+        hint="another process leads the lake: `millstream status` shows it",
+    )

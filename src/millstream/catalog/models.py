@@ -143,18 +143,6 @@ class StreamTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freshness:
-    """How fresh a stream table is."""
-
-    name: TableName
-    status: Status
-    is_populated: bool
-    data_timestamp: datetime | None
-    last_refresh_at: datetime | None
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshStart:
     """What `Catalog.begin_refresh` needs. `floor` is the highest transaction number in the table's storage."""
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from millstream.catalog import pulse
 from millstream.catalog.attached import AttachedDatabase, Capture, Serving
 from millstream.catalog.leadership import Leadership
 from millstream.catalog.loading import dependency, intent, refresh, stage, stream_table
 from millstream.catalog.loading import lake_object as loaded_object
 from millstream.catalog.models import (
     Dependency,
-    Freshness,
     Intent,
     LakeObject,
     ObjectKind,
@@ -25,6 +25,7 @@ from millstream.catalog.models import (
     StreamTable,
 )
 from millstream.catalog.paths import LakePaths
+from millstream.catalog.pulse import Pulse
 from millstream.catalog.schema import (
     dependencies,
     intents,
@@ -72,16 +73,6 @@ _HISTORY = (
 )
 _HISTORY_OF_ONE = _HISTORY.where(refresh_history.c.stream_table_id == sa.bindparam("of_id"))
 _GENERATION = sa.select(lake.c.generation)
-
-_FRESHNESS = sa.select(
-    stream_tables.c.schema_name,
-    stream_tables.c.name,
-    stream_tables.c.status,
-    stream_tables.c.is_populated,
-    stream_tables.c.data_timestamp,
-    stream_tables.c.last_refresh_at,
-    stream_tables.c.created_at,
-)
 
 
 class CatalogReader:
@@ -198,21 +189,10 @@ class CatalogReader:
             for row in rows
         )
 
-    def freshness(self) -> tuple[Freshness, ...]:
-        """How fresh each stream table is: what the scheduler reads each time it wakes."""
+    def pulse(self) -> Pulse:
+        """How all stream tables stand: what the scheduler reads each time it wakes."""
         with self._database.read() as connection:
-            rows = connection.execute(_FRESHNESS).all()
-        return tuple(
-            Freshness(
-                name=TableName(row.schema_name, row.name),
-                status=Status(row.status),
-                is_populated=row.is_populated,
-                data_timestamp=row.data_timestamp,
-                last_refresh_at=row.last_refresh_at,
-                created_at=row.created_at,
-            )
-            for row in rows
-        )
+            return pulse.read(connection)
 
     def stats(self, stale_after: Mapping[TableName, float] | None = None) -> tuple[RefreshStats, ...]:
         """Totals over all refreshes per stream table, by name; also of those whose history was pruned.

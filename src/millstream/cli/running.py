@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ def run(session: Session) -> None:
     with session.connect(alone=True) as ms, _stopped_by_signals(stop), _screen(session) as screen:
         ms.run(
             stop,
-            on_activity=lambda activity: screen.show(activity, ms.status()),
+            on_activity=lambda activity: screen.show(activity, ms.status),
             on_standby=lambda: screen.say("another process refreshes this lake; standing by"),
         )
         screen.say("stopped; nothing is running")
@@ -103,7 +103,7 @@ class _LogLines:
     def say(self, text: str) -> None:
         _log.info("%s", text)
 
-    def show(self, activity: Activity, _tables: object) -> None:
+    def show(self, activity: Activity, _tables: Callable[[], object]) -> None:
         for plan in activity.decision.passes:
             _log.info("started a pass over %s", ", ".join(plan.tables))
         for missed in activity.decision.missed:
@@ -121,8 +121,8 @@ class _LiveTable:
     def say(self, text: str) -> None:
         self._live.console.print(text)
 
-    def show(self, activity: Activity, tables: Sequence[StreamTableStatus]) -> None:
-        self._live.update(_drawn(activity, tables), refresh=True)
+    def show(self, activity: Activity, tables: Callable[[], Sequence[StreamTableStatus]]) -> None:
+        self._live.update(_drawn(activity, tables()), refresh=True)
 
 
 @contextmanager

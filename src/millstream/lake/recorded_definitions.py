@@ -71,6 +71,11 @@ class RecordedDefinitions:
                 )
         return None
 
+    def checked(self, table: StreamTable, generation: int) -> Compiled | None:
+        """The compiled definition, if a refresh has found it up to date in this generation of the catalog."""
+        key = _key(table)
+        return self._cache.get(key) if self._current_at.get(key) == generation else None
+
     def outdated(
         self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]
     ) -> str | None:

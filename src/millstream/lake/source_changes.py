@@ -48,7 +48,10 @@ def _change_of_attached_view(catalog: Catalog, dependency: Dependency, database:
 def is_another(store: DeltaStore, source: Source, table: StreamTable, path: str, version: int) -> bool:
     """Whether a table was dropped and created again, perhaps with as many commits as the old one had."""
     known = table.definition.body.sources[source.id].table_id
-    return known is not None and store.table_id(path, version) != known
+    if known is None:
+        return False
+    store.version(path)  # each thread has a store, which may have read the old table: now it forgets that
+    return store.table_id(path, version) != known
 
 
 def misfit(store: DeltaStore, source: Source, compiled: Compiled, path: str, version: int) -> str | None:

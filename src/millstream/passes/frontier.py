@@ -23,6 +23,7 @@ from millstream.lake.locks import LockManager
 from millstream.lake.recorded_definitions import RecordedDefinitions
 from millstream.naming import TableName
 from millstream.passes.held_snapshot import HeldSnapshot
+from millstream.passes.pass_request import Taken
 from millstream.refresh.execute import Progress
 from millstream.refresh.inputs import base_tables, paths_of
 
@@ -68,14 +69,24 @@ class Frontiers:
         self._clock = clock
         self._progress = progress
 
-    def take(self, tables: Sequence[StreamTable], held: HeldSnapshot | None = None) -> PassFrontier:
+    def take(
+        self, tables: Sequence[StreamTable], held: HeldSnapshot | None = None, taken: Taken | None = None
+    ) -> PassFrontier:
         """Bring what some stream tables read forward, and take the newest versions of it.
 
         Args:
             held: takes over the snapshot of the database.
+            taken: databases that were brought forward already; if that was not for all these tables, they are again.
         """
-        now = self._clock()
-        captured, failures = self._captured(tables, held)
+        readers = {str(table.name): read for table in tables if (read := read_of(table)).names}
+        captured: Mapping[str, int]
+        if taken is not None and readers.keys() <= taken.readers:
+            advanced = taken.advanced
+            now, captured = taken.at, advanced.versions if readers else {}
+            failures = {name: error for name, error in advanced.refused.items() if name in readers}
+        else:
+            now = self._clock()
+            captured, failures = self._captured(readers, held)
         paths: dict[str, str] = {}
         versions: dict[str, int] = {}
         for table in tables:
@@ -92,11 +103,10 @@ class Frontiers:
         return PassFrontier(now, paths, versions, captured, failures)
 
     def _captured(
-        self, tables: Sequence[StreamTable], held: HeldSnapshot | None
+        self, readers: Mapping[str, Read], held: HeldSnapshot | None
     ) -> tuple[Mapping[str, int], dict[str, MillstreamError]]:
         """Bring the databases behind the tables to now; one snapshot cuts all tables of a database."""
         self._captures.end_forgotten()
-        readers = {str(table.name): read for table in tables if (read := _read_of(table)).names}
         if not readers:
             return {}, {}
         names = sorted({name for read in readers.values() for name in read.names})
@@ -122,7 +132,7 @@ class Frontiers:
         return paths, {n: given[n] if n in given else store.version(path) for n, path in paths.items()}
 
 
-def _read_of(table: StreamTable) -> Read:
+def read_of(table: StreamTable) -> Read:
     """What a stream table reads of attached databases."""
     read = [d for d in table.definition.dependencies if _is_attached(d)]
     named_views = {d.name for d in read if d.kind is SourceKind.VIEW and d.columns_used}

@@ -6,11 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from millstream.capture.captures import Advanced
 from millstream.errors import MillstreamError
 from millstream.naming import TableName
 from millstream.passes.held_snapshot import HeldSnapshot
 from millstream.refresh.runner import OutdatedError
 from millstream.results import Action, InitiatedBy, RefreshMode, RefreshResult
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Databases that were brought forward just before a pass, for all passes of one decision.
+
+    Args:
+        at: a time before which no database was looked at.
+        readers: the stream tables for which all databases they read were brought forward, or were refused to be.
+    """
+
+    at: datetime
+    readers: frozenset[str]
+    advanced: Advanced
 
 
 @dataclass(frozen=True)
@@ -21,6 +36,7 @@ class PassRequest:
         modes: modes for this pass only.
         deadlines: when tables would be stale by their schedules.
         held: takes over the snapshot that the tables are brought to.
+        taken: what the first frontier of the pass is made of, as far as it suffices.
         is_waiting: whether to wait for a table that is being refreshed elsewhere, or to skip it.
         counts: whether a failure of a table counts towards the errors in a row after which it goes to ERROR.
     """
@@ -30,6 +46,7 @@ class PassRequest:
     modes: Mapping[TableName, RefreshMode] = field(default_factory=dict)
     deadlines: Mapping[TableName, datetime] = field(default_factory=dict)
     held: HeldSnapshot | None = None
+    taken: Taken | None = None
     is_waiting: bool = True
     counts: Callable[[str, MillstreamError], bool] = lambda _name, _error: True
 

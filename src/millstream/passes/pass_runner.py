@@ -87,6 +87,7 @@ class PassRunner:
                 self._attempt(request, outcomes)
             except _OvertakenError as overtaken:
                 _log.debug("takes a new frontier: %s", overtaken)
+                request = replace(request, taken=None)
             else:
                 return outcomes
         ids = [self._catalog.get(name).id for name in request.order]

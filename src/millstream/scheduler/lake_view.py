@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from millstream.results import Status
@@ -101,6 +101,14 @@ class LakeView:
     def seconds_until(self, moment: datetime) -> float:
         """The seconds from now to a moment; negative if it is past."""
         return (moment - self.now).total_seconds()
+
+    def with_refreshed(self, names: Collection[str], at: datetime) -> LakeView:
+        """The lake at a later time, at which some tables were brought up to date."""
+        refreshed = {
+            name: replace(self.tables[name], data_timestamp=at, refreshed_at=at, ended_at=at, backoff=NO_BACKOFF)
+            for name in names
+        }
+        return replace(self, now=at, tables={**self.tables, **refreshed})
 
     def refreshed_with(self) -> dict[str, tuple[str, ...]]:
         """By stream table: the stream tables it reads directly that are refreshed with it, i.e. those not on cron."""

@@ -9,8 +9,8 @@ earliest deadline goes first. A deadline does not move while a table waits for i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
@@ -21,6 +21,8 @@ from millstream.scheduler.waits import Wait, WaitReason, find_waits
 
 MAX_SLEEP_SECONDS = 60.0
 """How long the loop sleeps at most, so that it notices a clock that jumps."""
+LOOK_SHARE = 0.5
+"""How much of its period earlier a table is looked at, at most, if something else is due already."""
 MIN_SLEEP_SECONDS = 0.001
 """Times that are closer are the same: a sleep may end a little early."""
 
@@ -63,6 +65,8 @@ class Decision:
         queued: passes that are due and for which no slot is free, the most urgent first. They are decided again when a
             slot is; what has no changes to read needs none.
         wake_at: when to ask again at the latest; ask earlier when a refresh ends, fails or a definition changes.
+        early: tables that are due soon, with their deadlines, in the order of the graph. If a look finds that they need
+            no refresh, they need not be looked at by themselves soon after.
         missed: tables whose deadlines cannot be kept, by name; the same miss is reported by every decision.
         waiting: by table: the table that it waits for. A running one is waited for only by tables that are due.
     """
@@ -72,6 +76,15 @@ class Decision:
     wake_at: datetime
     missed: tuple[MissedDeadline, ...]
     waiting: Mapping[str, Wait]
+    early: Mapping[str, datetime | None] = field(default_factory=dict)
+
+    @property
+    def looked_at(self) -> dict[str, datetime | None]:
+        """All tables that are worth a look now, with their deadlines."""
+        found = dict(self.early)
+        for plan in (*self.passes, *self.queued):
+            found |= plan.deadlines
+        return found
 
 
 def decide(view: LakeView) -> Decision:
@@ -94,7 +107,36 @@ def decide(view: LakeView) -> Decision:
         _wake_at(view, due, waits, planned),
         _missed(view, due, waits, plans),
         waiting,
+        _early(view, due, waits, planned) if plans else {},
     )
+
+
+def after_look(decision: Decision, view: LakeView, unchanged: Collection[str], at: datetime) -> Decision:
+    """What is still to do after a look at all tables that are due has found that some need no refresh.
+
+    Args:
+        view: what was decided about.
+        at: the time for which the unchanged tables are up to date now.
+    """
+    if not unchanged:
+        return decision
+    due = [_remaining(plan, unchanged) for plan in (*decision.passes, *decision.queued)]
+    plans = [plan for plan in due if plan is not None]
+    fitting = _fitting(plans, view.free_slots)
+    return replace(
+        decision,
+        passes=tuple(plans[:fitting]),
+        queued=tuple(plans[fitting:]),
+        wake_at=min(decision.wake_at, decide(view.with_refreshed(unchanged, at)).wake_at),
+        missed=tuple(m for m in decision.missed if m.table not in unchanged or m.deadline <= view.now),
+    )
+
+
+def _remaining(plan: PassPlan, unchanged: Collection[str]) -> PassPlan | None:
+    """A plan without tables that need no refresh; None if it has no others."""
+    levels = tuple(tuple(name for name in level if name not in unchanged) for level in plan.levels)
+    levels = tuple(level for level in levels if level)
+    return replace(plan, levels=levels, due=plan.due.difference(unchanged)) if levels else None
 
 
 def _plans(view: LakeView, due: Mapping[str, Due], waits: Mapping[str, Wait]) -> list[PassPlan]:
@@ -131,6 +173,22 @@ def _chosen(
                 chosen.add(name)
                 included |= _with_upstream([name], read)
     return chosen, included
+
+
+def _early(
+    view: LakeView, due: Mapping[str, Due], waits: Mapping[str, Wait], planned: set[str]
+) -> dict[str, datetime | None]:
+    """The tables on durations that have passed most of the time until they are due, with what they read.
+
+    Two tables on one schedule that are refreshed at different times are then looked at together from now on.
+    """
+    soon: set[str] = set()
+    for name, table in view.tables.items():
+        period = table.schedule.seconds if table.schedule is not None else None
+        if period is not None and name not in waits and due[name].at <= LOOK_SHARE * period:
+            soon.add(name)
+    found = _with_upstream(soon, view.refreshed_with()) - planned
+    return {name: due[name].deadline for name in view.dag.nodes if name in found}
 
 
 def _with_upstream(names: Iterable[str], read: Mapping[str, Sequence[str]]) -> set[str]:

@@ -415,6 +415,7 @@ class Millstream:
                 daemon = Daemon(
                     catalog=self._catalog,
                     refreshing=self._refreshing,
+                    look=self._runtime.quick_look.look,
                     maintain=self._runtime.maintenance.run,
                     settings=lambda: settings,
                     clock=clock,

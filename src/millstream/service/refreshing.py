@@ -125,6 +125,7 @@ class Refreshing:
         followed: Counter[str] = Counter()
         while True:
             found = runtime.passes.run(replace(request, order=order()))
+            request = replace(request, taken=None)  # a further pass takes its own frontier
             for name, outcome in {**found, **failed}.items():
                 keep(outcomes, name, outcome)
             # a later pass brings a table that was loaded again to the frontier of the others

@@ -27,6 +27,7 @@ from millstream.maintenance.executor import Maintenance
 from millstream.notices import ServingWarning, warn
 from millstream.passes.frontier import Frontiers
 from millstream.passes.pass_runner import PassRunner
+from millstream.passes.quick_look import QuickLook
 from millstream.passes.table_refresh import TableRefresh
 from millstream.postgres.pool import ConnectionPool
 from millstream.service.definitions import Definitions
@@ -140,6 +141,7 @@ class Runtime:
             self.passes = PassRunner(
                 catalog, self.workers, locks, frontiers, self.refresher, clock, progress, concurrency
             )
+            self.quick_look = QuickLook(catalog, self.workers, self.recorded, self.captures, self.server, clock)
             self.maintenance = Maintenance(root, catalog, self.workers, locks, settings, self.server, clock, progress)
             self.replacements = Replacements(
                 catalog,
@@ -164,6 +166,8 @@ class Runtime:
         """Release the session and the connections to databases."""
         if (passes := getattr(self, "passes", None)) is not None:
             passes.close()
+        if (quick_look := getattr(self, "quick_look", None)) is not None:
+            quick_look.close()
         self.captures.close()
         if self._owns_session:
             close_session(self.spark)

@@ -6,6 +6,7 @@ Only the served database records which version a table is at; the catalog does n
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import time
 import uuid
@@ -51,6 +52,8 @@ _log = logging.getLogger(__name__)
 # a result or change of more rows goes through files instead of the driver's memory
 _MAX_COLLECTED_ROWS = 200_000
 _BATCH_ROWS = 50_000
+_LOOK_AGAIN_SECONDS = 60.0
+"""How long a served table is taken to be as it was served, if there is nothing new to serve."""
 _SERVING = SessionKind(pin_path, for_users=True, checks_identity=True)
 
 
@@ -179,6 +182,7 @@ class TableServer:
         self.key_of = key_of
         self._notify = notify
         self._connections = connections
+        self._served: dict[str, tuple[str, int, float]] = {}
 
     def serving_of(self, table: StreamTable) -> Serving | None:
         """Where a stream table is served, or None."""
@@ -191,11 +195,20 @@ class TableServer:
             MillstreamError: SERVE_FAILED, PRIVILEGE_MISSING, DATABASE_UNREACHABLE, ...; the served table is unchanged.
         """
         serving = self.serving_of(table)
+        self._served.pop(table.id, None)
         if serving is None:
             return None
         self.finish_move(table)
         with self.sink(serving, table) as sink:
-            return self._serve(sink, serving, table, store)
+            served = self._serve(sink, serving, table, store)
+        if (version := table.public_stage.version) is not None:
+            self._served[table.id] = table.public_stage.id, version, time.monotonic()
+        return served
+
+    def is_served(self, table_id: str, stage_id: str, version: int | None) -> bool:
+        """Whether this process has served a version, not long ago: somebody may have dropped the served table since."""
+        known_id, known, at = self._served.get(table_id, ("", None, -math.inf))
+        return (known_id, known) == (stage_id, version) and time.monotonic() - at < _LOOK_AGAIN_SECONDS
 
     def served_version(self, table: StreamTable) -> int | None:
         """The version of the public stage from which a served table will be brought forward; None if from none.

@@ -48,6 +48,14 @@ COUNTED: dict[str, Any] = {
 }
 """The columns that `parameters` are for, in an UPDATE of a stream table."""
 
+REPEATED: dict[str, Any] = {
+    "total_refreshes": _t.total_refreshes + 1,
+    "successful_refreshes": _t.successful_refreshes + 1,
+    "completed_duration_ms": _t.completed_duration_ms + sa.bindparam("more_duration_ms", type_=sa.Double),
+    "newest_at": sa.bindparam("its_newest_at", type_=UtcTimestamp),
+}
+"""The columns for one more refresh that shares the newest row of the history."""
+
 _COUNT = sa.update(stream_tables).where(_t.id == sa.bindparam("of_id")).values(**COUNTED)
 
 

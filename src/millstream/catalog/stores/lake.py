@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _floor = sa.bindparam("floor", type_=sa.BigInteger)
 _highest = sa.case((lake.c.last_refresh_id > _floor, lake.c.last_refresh_id), else_=_floor)
 _LOCK = sa.select(lake.c.only_row).with_for_update(key_share=True)
+_GENERATION = sa.select(lake.c.generation)
 _NEXT_ID = sa.update(lake).values(last_refresh_id=_highest + 1).returning(lake.c.last_refresh_id)
 
 
@@ -27,6 +28,11 @@ def bump_generation(connection: Connection) -> int:
     """Let other processes see that definitions changed. The row's lock serialises all transactions that change them."""
     change = sa.update(lake).values(generation=lake.c.generation + 1).returning(lake.c.generation)
     return int(connection.execute(change).scalar_one())
+
+
+def generation(connection: Connection) -> int:
+    """The number of changes to definitions, as the transaction sees it."""
+    return int(connection.execute(_GENERATION).scalar_one())
 
 
 def lock(connection: Connection) -> None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from millstream.catalog.leadership import Leader, Leadership
+from millstream.catalog.leadership import Leader, Leadership, lost
 from millstream.catalog.schema import lake
 from millstream.catalog.stores import events
-from millstream.errors import Code, MillstreamError
 from millstream.events import Event, EventName
 
 if TYPE_CHECKING:
@@ -34,11 +33,7 @@ def check(connection: Connection, epoch: int) -> None:
     """
     current = int(connection.execute(_LOCK_EPOCH).scalar_one())
     if current != epoch:
-        raise MillstreamError(
-            Code.LEADERSHIP_LOST,
-            f"this process led the lake in epoch {epoch}; it is epoch {current} now",
-            hint="another process leads the lake: `millstream status` shows it",
-        )
+        raise lost(epoch, current)
 
 
 def take(connection: Connection, leader: Leader, now: datetime) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from millstream.catalog import Catalog
+from millstream.catalog.pulse import Pulse
 from millstream.naming import TableName
 from millstream.results import Action, RefreshStatus
 from millstream.scheduler.backoff import NO_BACKOFF, Backoff
@@ -50,13 +51,18 @@ class LakeWatch:
     _refreshed: dict[str, datetime] = field(default_factory=dict)
     _definitions: _Definitions | None = None
 
-    def view(self, now: datetime, *, busy_slots: int, is_enabled: bool) -> LakeView:
-        """The lake as it is now."""
-        known = self._known()
-        rows = {str(row.name): row for row in self.catalog.freshness()}
-        if rows.keys() != known.dag.stream_tables:  # a definition changed between the two reads
-            self._definitions = None
-            return self.view(now, busy_slots=busy_slots, is_enabled=is_enabled)
+    def pulse(self) -> Pulse:
+        """The lake's tables as they are now, for `view`; the only read of the catalog if no definition has changed."""
+        while True:
+            pulse = self.catalog.pulse()
+            if {str(row.name) for row in pulse.tables} == self._known(pulse.generation).dag.stream_tables:
+                return pulse
+            self._definitions = None  # a definition changed between the two reads
+
+    def view(self, now: datetime, pulse: Pulse, *, busy_slots: int, is_enabled: bool) -> LakeView:
+        """The lake as the policy sees it."""
+        known = self._known(pulse.generation)
+        rows = {str(row.name): row for row in pulse.tables}
         tables = {
             name: TableView(
                 name=name,
@@ -89,8 +95,7 @@ class LakeWatch:
         self._ended[name] = at
         self.backoffs[name] = backoff
 
-    def _known(self) -> _Definitions:
-        generation = self.catalog.generation()
+    def _known(self, generation: int) -> _Definitions:
         if self._definitions is None or self._definitions.generation != generation:
             dag = dag_of(self.catalog)
             schedules = {str(t.name): schedule_of(t) for t in self.catalog.list()}

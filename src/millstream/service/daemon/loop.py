@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from millstream.alerts.dispatch import Dispatcher
 from millstream.catalog import Catalog
+from millstream.catalog.pulse import Pulse
 from millstream.errors import Code, MillstreamError
 from millstream.events import Event, EventName
 from millstream.naming import TableName
-from millstream.passes.pass_request import Outcome, PassRequest
-from millstream.results import InitiatedBy
+from millstream.passes.pass_request import Outcome, PassRequest, Taken
+from millstream.passes.quick_look import Looked
+from millstream.results import Action, InitiatedBy
 from millstream.scheduler.backoff import NO_BACKOFF, after_failure
 from millstream.scheduler.failures import class_of
 from millstream.scheduler.lake_view import LakeView, TableView
-from millstream.scheduler.policy import Decision, PassPlan, decide
+from millstream.scheduler.policy import Decision, PassPlan, after_look, decide
 from millstream.service.daemon.lake_watch import LakeWatch
 from millstream.service.refreshing import Refreshing
 from millstream.settings import Settings
@@ -30,6 +32,8 @@ _log = logging.getLogger(__name__)
 _MAINTENANCE_EVERY = timedelta(minutes=5)
 _MAINTENANCE_SECONDS = 10.0
 """How long one turn of maintenance begins new work."""
+_WAKE_EVERY = timedelta(seconds=10)
+"""How long the loop may go without a sign of life in the catalog while nothing is due."""
 _EVENTS_KEPT = timedelta(days=30)
 _STALE_SCHEDULES = 2
 """After how many of its schedules a table is reported as stale."""
@@ -51,6 +55,7 @@ class Daemon:
     """Keeps the stream tables of a lake fresh, while this process leads it.
 
     Args:
+        look: finds out which of some tables need no refresh (`passes.quick_look`).
         maintain: keeps the storage small, for about so many seconds.
         alerts: takes all events of the lake, whichever process has recorded them.
         on_activity: called after each decision.
@@ -59,6 +64,7 @@ class Daemon:
 
     catalog: Catalog
     refreshing: Refreshing
+    look: Callable[[Sequence[str], Mapping[str, datetime | None], Pulse], Looked]
     maintain: Callable[[float], object]
     settings: Callable[[], Settings]
     clock: Callable[[], datetime]
@@ -76,37 +82,55 @@ class Daemon:
             MillstreamError: LEADERSHIP_LOST.
         """
         self.catalog.resolve_running(self.clock())
-        newest = self.catalog.events(limit=1)
-        last_event = newest[-1].event_id if newest else 0
+        last_event = self.catalog.pulse().newest_event_id
         watch = LakeWatch(self.catalog, self.settings().concurrent_refreshes)
         running: dict[Future[dict[str, Outcome]], PassPlan] = {}
-        upkeep = self.clock()
+        upkeep = woke_at = self.clock()
         # one more than passes may take: for maintenance
         with ThreadPoolExecutor(watch.slots + 1, thread_name_prefix="millstream-pass") as threads:
             while not stop.is_set():
                 self._woken.clear()
                 self._finish(watch, running)
-                now = self.clock()
-                is_paused = self.catalog.leadership().is_paused
+                now, pulse = self.clock(), watch.pulse()
+                pulse.leadership.check(epoch)
+                is_paused = pulse.leadership.is_paused
                 is_enabled = self.settings().enabled and not is_paused
                 busy = sum(min(len(plan.tables), watch.slots) for plan in running.values())
-                view = watch.view(now, busy_slots=busy, is_enabled=is_enabled)
-                decision = decide(view)
+                view = watch.view(now, pulse, busy_slots=busy, is_enabled=is_enabled)
+                decision, looked = self._looked(watch, view, decide(view), pulse)
                 for plan in decision.passes:
                     watch.running |= dict.fromkeys(plan.tables, now)
-                    future = threads.submit(self._pass, watch, plan)
+                    future = threads.submit(self._pass, watch, plan, looked.taken if looked is not None else None)
                     running[future] = plan
                     future.add_done_callback(lambda _: self._woken.set())
-                self.catalog.wake(epoch, now)
-                self._report(view, decision)
-                if events := self.catalog.events(after_id=last_event):
+                if looked is not None and looked.has_written:
+                    woke_at = now
+                elif decision.passes or not woke_at <= now < woke_at + _WAKE_EVERY:
+                    self.catalog.wake(epoch, now)
+                    woke_at = now
+                if max(pulse.newest_event_id, self._report(view, decision)) > last_event:
+                    events = self.catalog.events(after_id=last_event)
                     self.alerts.put(events)
-                    last_event = events[-1].event_id
+                    last_event = max(last_event, *(event.event_id or 0 for event in events))
                 self.on_activity(Activity(now, epoch, is_paused, decision, dict(watch.running)))
                 if not running and not decision.passes:
                     upkeep = self._maintained(threads, upkeep, now)
                 self._woken.wait(self._seconds_until(decision.wake_at))
         self._finish(watch, running)
+
+    def _looked(
+        self, watch: LakeWatch, view: LakeView, decision: Decision, pulse: Pulse
+    ) -> tuple[Decision, Looked | None]:
+        """Look at all tables that are due, and decide what is still to do; None if nothing is due."""
+        deadlines = decision.looked_at
+        if not deadlines:
+            return decision, None
+        looked = self.look([name for name in view.dag.nodes if name in deadlines], deadlines, pulse)
+        now = self.clock()
+        for name in looked.unchanged:
+            seconds = (now - looked.taken.at).total_seconds() / len(looked.unchanged)
+            watch.refreshed(name, seconds, Action.NO_DATA, looked.taken.at, now)
+        return after_look(decision, view, looked.unchanged, looked.taken.at), looked
 
     def _maintained(self, threads: ThreadPoolExecutor, last: datetime, now: datetime) -> datetime:
         """Begin a turn of maintenance if the last one is long ago; returns when the last one began."""
@@ -128,7 +152,7 @@ class Daemon:
         interval = self.settings().scheduler_interval_ms / 1000
         return max(0.0, min(interval, (wake_at - self.clock()).total_seconds()))
 
-    def _pass(self, watch: LakeWatch, plan: PassPlan) -> dict[str, Outcome]:
+    def _pass(self, watch: LakeWatch, plan: PassPlan, taken: Taken | None) -> dict[str, Outcome]:
         deadlines = {TableName.parse(n): at for n, at in plan.deadlines.items() if at is not None}
 
         def counts(name: str, error: MillstreamError) -> bool:
@@ -139,6 +163,7 @@ class Daemon:
             [TableName.parse(name) for name in plan.tables],
             InitiatedBy.SCHEDULER,
             deadlines=deadlines,
+            taken=taken,
             is_waiting=False,
             counts=counts,
         )
@@ -169,8 +194,8 @@ class Daemon:
         elif outcome.skipped is not None:
             watch.failed(name, NO_BACKOFF, now)
 
-    def _report(self, view: LakeView, decision: Decision) -> None:
-        """Record the deadlines that cannot be kept, and the tables that have become stale, each once."""
+    def _report(self, view: LakeView, decision: Decision) -> int:
+        """Record deadlines that cannot be kept and tables that have become stale, each once; returns the newest id."""
         events: list[Event] = []
         missed = {(m.table, m.deadline): m for m in decision.missed}
         for table, deadline in missed.keys() - self._missed:
@@ -182,7 +207,8 @@ class Daemon:
             fields = {"staleness_secs": round(stale[name], 3), "data_timestamp": view.tables[name].data_timestamp}
             events.append(_event(EventName.STALE, view, name, fields))
         self._missed, self._stale = set(missed), set(stale)
-        self.catalog.record_events(events)
+        recorded = self.catalog.record_events(events)
+        return max((event.event_id or 0 for event in recorded), default=0)
 
 
 def _staleness(table: TableView, now: datetime) -> float | None:

@@ -19,9 +19,9 @@ help: ## Show this list
 
 setup: $(JARS) ## Build .venv from requirements.lock and download Delta's jars; does nothing if nothing changed
 
-demo: setup ## Run the demonstrations: a lake, incremental against full; a PostgreSQL database, captured and served back
-	@$(BIN)/millstream demo $(ARGS)
+demo: setup ## Run the demonstrations: tables in PostgreSQL that keep themselves fresh; a lake, incremental against full
 	@$(BIN)/millstream demo --postgres
+	@$(BIN)/millstream demo $(ARGS)
 
 test: setup lint typecheck ## Lint, type check and run all tests except the long ones (ARGS: options of pytest)
 	@$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -21,7 +21,8 @@ def demo(
     """Demonstrate stream tables on an e-commerce lake.
 
     Builds the lake with a chain of stream tables, changes a few rows, and compares the refresh with the full query.
-    With --postgres, starts a PostgreSQL server and runs the tutorial docs/tutorials/getting-started-postgres.md.
+    With --postgres, starts a PostgreSQL server and plays the tutorial docs/tutorials/getting-started-postgres.md on it:
+    the stream tables keep themselves fresh, as under `millstream run`, and are served back into the database.
 
     Example:
 

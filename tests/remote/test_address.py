@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from kits.paths import environment
 from millstream.remote.address import address_of, listener
 
 
@@ -49,11 +51,11 @@ def test_a_socket_of_a_killed_process_is_replaced(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     lake = runtime / ("x" * length)
     lake.mkdir()
-    child = os.fork()
-    if child == 0:
-        with listener(lake):
-            os._exit(0)  # as after a kill: nothing is cleaned up
-    os.waitpid(child, 0)
+    code = (
+        "import os, sys; from pathlib import Path; from millstream.remote.address import listener\n"
+        "with listener(Path(sys.argv[1])): os._exit(0)"  # as after a kill: nothing is cleaned up
+    )
+    subprocess.run([sys.executable, "-c", code, str(lake)], env=environment(), timeout=60, check=True)
     assert address_of(lake).exists()
     assert not reached(lake)
     with listener(lake):

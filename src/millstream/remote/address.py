@@ -16,6 +16,7 @@ from pathlib import Path
 
 DIRECTORY = ".daemon"
 _SOCKET, _ELSEWHERE = "socket", "address"
+_PREFIX = "millstream-"
 _MAX_ADDRESS = 100
 """Linux allows 107 bytes, macOS 103."""
 
@@ -43,7 +44,7 @@ def listener(lake: Path) -> Iterator[socket.socket]:
     try:
         found = _bound(directory / _SOCKET)
     except OSError:
-        elsewhere = Path(tempfile.mkdtemp(prefix="millstream-", dir=os.environ.get("XDG_RUNTIME_DIR")))
+        elsewhere = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=os.environ.get("XDG_RUNTIME_DIR")))
         found = _bound(elsewhere / _SOCKET)
         _write(directory / _ELSEWHERE, str(elsewhere / _SOCKET))
     try:
@@ -81,9 +82,10 @@ def _write(path: Path, text: str) -> None:
 
 def _remove(directory: Path) -> None:
     """Remove the socket of this process, or of one that was killed."""
-    path = address_of(directory.parent)
-    path.unlink(missing_ok=True)
-    if path.parent != directory and path.parent.name.startswith("millstream-"):
+    (directory / _SOCKET).unlink(missing_ok=True)
+    elsewhere = address_of(directory.parent)
+    if elsewhere.name == _SOCKET and elsewhere.parent.name.startswith(_PREFIX):
         with suppress(OSError):
-            path.parent.rmdir()
+            elsewhere.unlink(missing_ok=True)
+            elsewhere.parent.rmdir()
     (directory / _ELSEWHERE).unlink(missing_ok=True)

@@ -88,7 +88,7 @@ def parse_after(after: After, databases: Collection[str], tables: Collection[str
             raise _invalid(f"the stream table does not read {name}", known)
         if isinstance(value, str) and _LSN.fullmatch(value.strip()) and place in databases:
             lsns[place] = parse_lsn(value.strip())
-        elif not re.fullmatch(r"[0-9]{1,19}", str(value).strip()):
+        elif not re.fullmatch(r"[0-9]{1,20}", str(value).strip()):
             raise _invalid(f"{value!r} is not a point of {name}", known)
         else:
             (xids if place in databases else versions)[place] = int(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from kits.cli_stand_in import Frame, StandIn
 from kits.paths import environment
-from millstream import notices
+from millstream import __version__, notices
 from millstream.cli.facade import Facade
 from millstream.errors import Code, MillstreamError, Position
 from millstream.remote import protocol
@@ -44,9 +45,9 @@ class Lake(StandIn):
 
 
 @contextmanager
-def serving(lake: Lake, root: Path, config: Path | None = None) -> Iterator[threading.Event]:
+def serving(lake: Lake, root: Path, config: Path | None = None, version: str = VERSION) -> Iterator[threading.Event]:
     stop = threading.Event()
-    server = CallServer(cast("Any", lake), VERSION, config, lambda: cast("Any", lake.sql))
+    server = CallServer(cast("Any", lake), version, config, lambda: cast("Any", lake.sql))
     with server.listening(root, stop):
         yield stop
 
@@ -198,6 +199,28 @@ def test_a_client_that_goes_away_is_noticed_while_its_call_runs(
     connection.sendall(protocol.packed(protocol.CALL, ["refresh_stream_table", ["totals"], {}]))
     connection.close()
     assert has_gone.wait(30)
+
+
+def test_ctrl_c_ends_the_wait_and_the_process_notices(lake: Lake, tmp_path: Path) -> None:
+    started, has_gone = threading.Event(), threading.Event()
+
+    def refreshing() -> None:
+        call = current_call()
+        assert call is not None
+        started.set()
+        until(call.has_gone)
+        has_gone.set()
+
+    lake.refreshing = refreshing
+    with serving(lake, tmp_path, version=__version__):
+        command = [sys.executable, "-m", "millstream.cli", "--lake", str(tmp_path), "refresh", "totals"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment()) as process:
+            assert started.wait(60)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+            assert process.stderr is not None
+            assert b"interrupted" in process.stderr.read()
+        assert has_gone.wait(30)
 
 
 def test_an_unexpected_failure_is_reported_and_ends_nothing(lake: Lake, stop: threading.Event, tmp_path: Path) -> None:

@@ -111,12 +111,15 @@ class Facade(Protocol):
         self, names: Sequence[str] | None = None, *, mode: str | None = None
     ) -> Sequence[RefreshOutcome]: ...
 
+    def cancel(self, name: str) -> bool: ...
+
     def run(
         self,
         stop: threading.Event | None = None,
         *,
         on_activity: Callable[[Activity], None] = ...,
         on_standby: Callable[[], None] = ...,
+        reload: threading.Event | None = None,
     ) -> object: ...
 
     def pause(self) -> object: ...

@@ -14,6 +14,7 @@ from millstream.cli import attaching, definitions, inspection, monitoring, refre
 from millstream.cli.bench_command import bench
 from millstream.cli.demo_command import demo
 from millstream.cli.events_command import events
+from millstream.cli.exit_status import exit_status
 from millstream.cli.maintain_command import maintain
 from millstream.cli.output import Problem
 from millstream.cli.session import (
@@ -49,6 +50,7 @@ _VERBS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("Read PostgreSQL databases", attaching.health),
     ("Read PostgreSQL databases", attaching.slots),
     ("Keep them up to date", refreshing.refresh),
+    ("Keep them up to date", refreshing.cancel),
     ("Keep them up to date", running.run),
     ("Keep them up to date", running.pause),
     ("Keep them up to date", running.resume),
@@ -104,7 +106,7 @@ def millstream(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 for an error, 2 for wrong usage, 130 when interrupted."""
+    """Run one command and return its exit code: 0, one of `exit_status`, 2 for wrong usage, 130 when interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     # A wrong option is reported before the options are parsed, so look for --json here.
     invocation = Invocation(Options(json="--json" in given))
@@ -138,7 +140,7 @@ def _report(error: Exception, options: Options) -> int:
         tracebacks.print_exception(error)
     code = 1
     if isinstance(error, MillstreamError):
-        problem = Problem.of(error)
+        problem, code = Problem.of(error), exit_status(error.code)
     elif isinstance(error, typer.TyperException):
         code = error.exit_code
         problem = _usage_problem(error)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
+from millstream.cancellation import interrupting
 from millstream.errors import Code, MillstreamError
 from millstream.postgres.address import Address
 from millstream.postgres.connection import Connection, connect, unreachable
@@ -17,6 +19,9 @@ from millstream.postgres.identity import AttachedRecord, require_same_place
 
 _TRIES = 4
 _FIRST_PAUSE_SECONDS = 0.1
+_PATIENCE_SECONDS = 5.0
+"""After this time, a lost connection is not opened again by the same call."""
+_CANCEL_SECONDS = 5.0
 _LOCK_TIMEOUT = "10s"
 """Some of the server's own functions lock the tables they describe, e.g. those that list published tables."""
 
@@ -76,18 +81,19 @@ class ConnectionPool:
         Raises:
             MillstreamError: DATABASE_UNREACHABLE, PRIVILEGE_MISSING, or what `action` raises.
         """
+        begun = time.monotonic()
         for attempt in range(_TRIES):
-            is_last, used = attempt == _TRIES - 1, list[Connection]()
+            used = list[Connection]()
             try:
-                with self._lent(database, used) as connection:
+                with self._lent(database, used) as connection, interrupting(partial(_cancel, connection)):
                     return action(connection)
             except MillstreamError as error:
-                if error.code is not Code.DATABASE_UNREACHABLE or is_last:
+                if error.code is not Code.DATABASE_UNREACHABLE or _is_last(attempt, begun):
                     raise
             except psycopg.Error as error:
                 if not _is_about_connection(error) or (used and not any(c.closed for c in used)):
                     raise coded(error, database.name) from error
-                if is_last:
+                if _is_last(attempt, begun):
                     raise unreachable(Address(database.address), error) from error
             self._close(self._pop(database.name, lambda destination: destination.kind is READING))
             time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
@@ -127,7 +133,7 @@ class ConnectionPool:
         Raises:
             MillstreamError: DATABASE_UNREACHABLE; DATABASE_REPLACED if the kind checks identity.
         """
-        with self._alive(database, kind) as (connection, _):
+        with self._alive(database, kind) as (connection, _), interrupting(partial(_cancel, connection)):
             yield connection
         self._give_back(database, kind, connection)
 
@@ -202,6 +208,11 @@ class ConnectionPool:
             connection.close()
 
 
+def _is_last(attempt: int, begun: float) -> bool:
+    """Whether to give up: a server that does not even refuse a connection takes long enough to show that once."""
+    return attempt == _TRIES - 1 or time.monotonic() - begun > _PATIENCE_SECONDS
+
+
 def _opened(database: AttachedRecord, kind: SessionKind) -> Connection:
     connection = connect(Address(database.address), for_users=kind.for_users)
     try:
@@ -212,6 +223,12 @@ def _opened(database: AttachedRecord, kind: SessionKind) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def _cancel(connection: Connection) -> None:
+    """Cancel the statement that a connection of another thread is running, if any."""
+    with suppress(psycopg.Error):  # the server is gone, or the connection was closed meanwhile
+        connection.cancel_safe(timeout=_CANCEL_SECONDS)
 
 
 def _answers(connection: Connection) -> bool:

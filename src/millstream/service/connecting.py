@@ -41,11 +41,13 @@ def connect(
     """
     root = Path(lake if lake is not None else os.environ.get(LAKE_VARIABLE) or DEFAULT_LAKE).resolve()
     found = Path(config) if config is not None else root / CONFIG_FILE
-    settings = Settings.load(found) if config is not None or found.exists() else Settings()
+
+    def read() -> Settings:
+        return Settings.load(found) if config is not None or found.exists() else Settings()
 
     def logged(phase: str) -> None:
         _log.info("%s", phase)
         if progress is not None:
             progress(phase)
 
-    return Millstream(root, settings, spark, logged)
+    return Millstream(root, read, spark, logged)

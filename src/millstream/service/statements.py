@@ -21,6 +21,7 @@ from millstream.settings import Settings
 from millstream.sql.statements import (
     AlterStreamTable,
     AttachDatabase,
+    CancelRefresh,
     CreateStreamTable,
     DescribeStreamTable,
     DetachDatabase,
@@ -66,6 +67,7 @@ class Statements:
             AlterStreamTable: partial(self._alter, text=text),
             DropStreamTable: self._drop,
             RefreshStreamTable: self._refresh,
+            CancelRefresh: self._cancel,
             ShowStreamTables: self._show,
             DescribeStreamTable: self._describe,
             ExplainStreamTable: self._explain,
@@ -138,6 +140,10 @@ class Statements:
             "action string, rows_inserted bigint, rows_updated bigint, rows_deleted bigint, duration_ms double, "
             "reason string",
         )
+
+    def _cancel(self, s: CancelRefresh) -> DataFrame:
+        is_running = self._facade.cancel(str(s.name))
+        return self._said(f"the refresh of {s.name} is being cancelled" if is_running else f"{s.name} is not running")
 
     def _show(self, _: ShowStreamTables) -> DataFrame:
         rows = [

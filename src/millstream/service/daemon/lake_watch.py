@@ -12,11 +12,12 @@ from datetime import datetime
 
 from millstream.catalog import Catalog
 from millstream.naming import TableName
-from millstream.results import Action, RefreshStatus
+from millstream.results import Action, RefreshStatus, Status
 from millstream.scheduler.backoff import NO_BACKOFF, Backoff
 from millstream.scheduler.dag import Dag
 from millstream.scheduler.lake_view import HISTORY, LakeView, TableView, expected_seconds
 from millstream.scheduler.schedule import Schedule
+from millstream.scheduler.serving_retries import SERVED, Unserved
 from millstream.service.replacing import dag_of
 from millstream.service.schedules import schedule_of
 
@@ -39,12 +40,14 @@ class LakeWatch:
     Args:
         running: the passes that are running: their tables, and when each began.
         backoffs: the tables whose last refreshes have failed.
+        unserved: the tables that were refreshed, but could not be served.
     """
 
     catalog: Catalog
     slots: int
     running: dict[str, datetime] = field(default_factory=dict)
     backoffs: dict[str, Backoff] = field(default_factory=dict)
+    unserved: dict[str, Unserved] = field(default_factory=dict)
     _durations: dict[str, deque[float]] = field(default_factory=dict)
     _ended: dict[str, datetime] = field(default_factory=dict)
     _refreshed: dict[str, datetime] = field(default_factory=dict)
@@ -70,9 +73,13 @@ class LakeWatch:
                 running_since=self.running.get(name),
                 expected_seconds=expected_seconds(list(self._durations_of(name))),
                 backoff=self.backoffs.get(name, NO_BACKOFF),
+                serving=self.unserved.get(name, SERVED).backoff,
             )
             for name, row in rows.items()
         }
+        for name, row in rows.items():
+            if row.status is Status.ERROR:  # once it is resumed, its failures are counted from the start
+                self.unserved.pop(name, None)
         self._forget(known.dag)
         free = max(0, self.slots - busy_slots)
         return LakeView(now=now, tables=tables, dag=known.dag, slots=self.slots, free_slots=free, is_enabled=is_enabled)
@@ -88,6 +95,10 @@ class LakeWatch:
         """Remember that a refresh failed, and when it may be tried again."""
         self._ended[name] = at
         self.backoffs[name] = backoff
+
+    def not_served(self, name: str, unserved: Unserved) -> None:
+        """Remember that a refreshed table could not be served, and when that may be tried again."""
+        self.unserved[name] = unserved
 
     def _known(self) -> _Definitions:
         generation = self.catalog.generation()
@@ -111,6 +122,6 @@ class LakeWatch:
 
     def _forget(self, dag: Dag) -> None:
         """Forget tables that were dropped."""
-        for remembered in (self._durations, self._ended, self._refreshed, self.backoffs):
+        for remembered in (self._durations, self._ended, self._refreshed, self.backoffs, self.unserved):
             for name in remembered.keys() - dag.stream_tables:
                 del remembered[name]

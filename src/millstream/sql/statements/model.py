@@ -72,6 +72,13 @@ class RefreshStreamTable:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelRefresh:
+    """CANCEL REFRESH STREAM TABLE."""
+
+    name: TableName
+
+
+@dataclass(frozen=True, slots=True)
 class ShowStreamTables:
     """SHOW STREAM TABLES."""
 
@@ -180,6 +187,7 @@ OwnStatement = (
     | AlterStreamTable
     | DropStreamTable
     | RefreshStreamTable
+    | CancelRefresh
     | ShowStreamTables
     | DescribeStreamTable
     | ExplainStreamTable

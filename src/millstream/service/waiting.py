@@ -7,7 +7,7 @@ from dataclasses import replace
 from millstream.catalog import Catalog
 from millstream.reasons import Reason
 from millstream.results import StreamTableStatus
-from millstream.scheduler.blocked import BLOCKING, blocked_by
+from millstream.scheduler.waits import STOPPED, waits_until_resumed
 from millstream.service.replacing import dag_of
 
 
@@ -15,10 +15,10 @@ def with_waits(catalog: Catalog) -> list[StreamTableStatus]:
     """One line per stream table, with the table that it waits for."""
     rows = list(catalog.statuses())
     statuses = {row.name: row.status for row in rows}
-    if not any(status in BLOCKING for status in statuses.values()):  # the graph costs more to read than the rest
+    if not any(status in STOPPED for status in statuses.values()):  # the graph costs more to read than the rest
         return rows
-    blocked = blocked_by(dag_of(catalog), statuses)
-    return [replace(row, waits_for=blocked.get(row.name)) for row in rows]
+    waits = waits_until_resumed(dag_of(catalog), statuses)
+    return [replace(row, waits_for=waits.get(row.name)) for row in rows]
 
 
 def waits_of(catalog: Catalog, name: str) -> tuple[str, ...]:

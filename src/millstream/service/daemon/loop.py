@@ -79,7 +79,7 @@ class Daemon:
     _woken: threading.Event = field(default_factory=threading.Event)
     _missed: set[tuple[str, datetime]] = field(default_factory=set)
     _stale: set[str] = field(default_factory=set)
-    _blocked: dict[str, str] = field(default_factory=dict)
+    _waiting: dict[str, str] = field(default_factory=dict)
 
     def run(self, epoch: int, stop: threading.Event) -> None:
         """Refresh what is due until `stop` is set; then wait for the passes that are running.
@@ -225,15 +225,15 @@ class Daemon:
             events.append(_event(EventName.STALE, view, name, fields))
         self._missed, self._stale = set(missed), set(stale)
         self.catalog.record_events(events)
-        self._report_blocked({n: w.table for n, w in decision.waiting.items() if w.reason in _UNTIL_RESUMED})
+        self._report_waiting({n: w.table for n, w in decision.waiting.items() if w.reason in _UNTIL_RESUMED})
 
-    def _report_blocked(self, blocked: dict[str, str]) -> None:
+    def _report_waiting(self, waiting: dict[str, str]) -> None:
         """Record in the history which tables wait for a suspended or failed one, once each time that begins."""
-        for name, other in blocked.items():
-            table = self.catalog.find(TableName.parse(name)) if self._blocked.get(name) != other else None
+        for name, other in waiting.items():
+            table = self.catalog.find(TableName.parse(name)) if self._waiting.get(name) != other else None
             if table is not None:
                 self.catalog.record_skip(table.id, InitiatedBy.SCHEDULER, f"{Reason.WAITS}: for {other}")
-        self._blocked = blocked
+        self._waiting = waiting
 
 
 def _staleness(table: TableView, now: datetime) -> float | None:

@@ -6,14 +6,17 @@ Graph and schedules are read again only if a definition has changed; how long re
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import takewhile
 
 from millstream.catalog import Catalog
+from millstream.catalog.models import Refresh
+from millstream.errors import Code
 from millstream.naming import TableName
 from millstream.results import Action, RefreshStatus, Status
-from millstream.scheduler.backoff import NO_BACKOFF, Backoff
+from millstream.scheduler.backoff import NO_BACKOFF, Backoff, delay_seconds
 from millstream.scheduler.dag import Dag
 from millstream.scheduler.lake_view import HISTORY, LakeView, TableView, expected_seconds
 from millstream.scheduler.schedule import Schedule
@@ -60,6 +63,8 @@ class LakeWatch:
         if rows.keys() != known.dag.stream_tables:  # a definition changed between the two reads
             self._definitions = None
             return self.view(now, busy_slots=busy_slots, is_enabled=is_enabled)
+        for name in rows.keys() - self._durations.keys():
+            self._durations_of(name)  # a new table: its history also gives its first backoff
         tables = {
             name: TableView(
                 name=name,
@@ -112,6 +117,8 @@ class LakeWatch:
     def _durations_of(self, name: str) -> deque[float]:
         if name not in self._durations:
             past = self.catalog.history(TableName.parse(name), HISTORY)
+            if (backoff := _after_crashes(past)) is not NO_BACKOFF:
+                self.backoffs.setdefault(name, backoff)
             found = [
                 r.duration_ms / 1000
                 for r in reversed(past)
@@ -125,3 +132,11 @@ class LakeWatch:
         for remembered in (self._durations, self._ended, self._refreshed, self.backoffs, self.unserved):
             for name in remembered.keys() - dag.stream_tables:
                 del remembered[name]
+
+
+def _after_crashes(newest_first: Sequence[Refresh]) -> Backoff:
+    """The backoff of a table during whose last refreshes the JVM ended, perhaps because of them: others come first."""
+    crashes = list(takewhile(lambda r: r.error_code == Code.JVM_LOST, newest_first))
+    if not crashes or (ended := crashes[0].end_time) is None:
+        return NO_BACKOFF
+    return Backoff(len(crashes), ended + timedelta(seconds=delay_seconds(len(crashes), 0.5)))

@@ -20,7 +20,7 @@ from millstream.postgres.identity import AttachedRecord, require_same_place
 _TRIES = 4
 _FIRST_PAUSE_SECONDS = 0.1
 _PATIENCE_SECONDS = 5.0
-"""After this time, a lost connection is not opened again by the same call."""
+"""A server that has not answered for this long when a connection was opened is not tried again by the same call."""
 _CANCEL_SECONDS = 5.0
 _LOCK_TIMEOUT = "10s"
 """Some of the server's own functions lock the tables they describe, e.g. those that list published tables."""
@@ -81,19 +81,19 @@ class ConnectionPool:
         Raises:
             MillstreamError: DATABASE_UNREACHABLE, PRIVILEGE_MISSING, or what `action` raises.
         """
-        begun = time.monotonic()
         for attempt in range(_TRIES):
-            used = list[Connection]()
+            is_last, used, begun = attempt == _TRIES - 1, list[Connection](), time.monotonic()
             try:
                 with self._lent(database, used) as connection, interrupting(partial(_cancel, connection)):
                     return action(connection)
             except MillstreamError as error:
-                if error.code is not Code.DATABASE_UNREACHABLE or _is_last(attempt, begun):
+                is_silent = not used and time.monotonic() - begun > _PATIENCE_SECONDS
+                if error.code is not Code.DATABASE_UNREACHABLE or is_last or is_silent:
                     raise
             except psycopg.Error as error:
                 if not _is_about_connection(error) or (used and not any(c.closed for c in used)):
                     raise coded(error, database.name) from error
-                if _is_last(attempt, begun):
+                if is_last:
                     raise unreachable(Address(database.address), error) from error
             self._close(self._pop(database.name, lambda destination: destination.kind is READING))
             time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
@@ -206,11 +206,6 @@ class ConnectionPool:
     def _close(self, connections: list[Connection]) -> None:
         for connection in connections:
             connection.close()
-
-
-def _is_last(attempt: int, begun: float) -> bool:
-    """Whether to give up: a server that does not even refuse a connection takes long enough to show that once."""
-    return attempt == _TRIES - 1 or time.monotonic() - begun > _PATIENCE_SECONDS
 
 
 def _opened(database: AttachedRecord, kind: SessionKind) -> Connection:

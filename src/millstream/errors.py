@@ -25,9 +25,12 @@ class Code(StrEnum):
     JARS_UNRESOLVED = ("JARS_UNRESOLVED", "Delta's jars could not be found or downloaded.")
     SESSION_FAILED = ("SESSION_FAILED", "Spark could not be started or reached.")
     SESSION_WITHOUT_DELTA = ("SESSION_WITHOUT_DELTA", "The Spark session is not configured for Delta tables.")
+    JVM_LOST = ("JVM_LOST", "Spark's Java process has ended, so this process cannot go on.")
+    OUT_OF_MEMORY = ("OUT_OF_MEMORY", "The Python process ran out of memory.")
     SETTING_INVALID = ("SETTING_INVALID", "A setting is unknown or has a value outside its range.")
     LAKE_CLOSED = ("LAKE_CLOSED", "The lake was closed before this call.")
     LAKE_UNWRITABLE = ("LAKE_UNWRITABLE", "The lake's directory cannot be written.")
+    LAKE_ON_NETWORK = ("LAKE_ON_NETWORK", "The lake is on a network file system, where its locks are not reliable.")
     DEPENDENCY_MISSING = ("DEPENDENCY_MISSING", "An optional Python package is not installed.")
 
     # SQL
@@ -78,6 +81,8 @@ class Code(StrEnum):
     FULL_REQUIRED = ("FULL_REQUIRED", "The mode is DIFFERENTIAL STRICT, and no delta is possible.")
     NOT_POPULATED = ("NOT_POPULATED", "The stream table has never been refreshed.")
     REFRESH_FAILED = ("REFRESH_FAILED", "The refresh failed; the old contents are still readable.")
+    REFRESH_TIMEOUT = ("REFRESH_TIMEOUT", "The refresh took longer than refresh_timeout_seconds and was stopped.")
+    REFRESH_CANCELLED = ("REFRESH_CANCELLED", "Somebody cancelled the refresh.")
     RECURSION_LIMIT = (
         "RECURSION_LIMIT",
         "A recursion exceeded max_recursion rounds or max_recursion_rows, often because its data have a cycle.",
@@ -123,6 +128,10 @@ class Code(StrEnum):
     )
     CAPTURE_LOST = ("CAPTURE_LOST", "The captured changes of a database have a gap, so its tables must be read again.")
     SERVE_FAILED = ("SERVE_FAILED", "The result could not be written into the served table.")
+
+
+NEVER_COUNTED = frozenset({Code.REFRESH_CANCELLED, Code.LEADERSHIP_LOST, Code.JVM_LOST, Code.OUT_OF_MEMORY})
+"""Errors that say nothing about a stream table: a person or the end of the process has stopped its refresh."""
 
 
 @dataclass(frozen=True, slots=True)

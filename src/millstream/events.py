@@ -126,6 +126,12 @@ class EventName(StrEnum):
         _LEADER,
         "A leader was replaced before it released its leadership: it was killed, or did not answer.",
     )
+    CANCEL_REQUESTED = (
+        "cancel_requested",
+        Severity.INFO,
+        ("host", "pid"),
+        "A process asked for the running refresh of a stream table to be cancelled.",
+    )
     DAEMON_PAUSED = ("daemon_paused", Severity.WARNING, (), "Automatic refreshes of all stream tables were paused.")
     DAEMON_RESUMED = ("daemon_resumed", Severity.INFO, (), "Automatic refreshes were resumed.")
 

@@ -73,6 +73,7 @@ class Reason(StrEnum):
 
     # Nothing, although it was due
     BUSY = ("BUSY", Meaning("Another refresh of the stream table was still running when this one was due."))
+    WAITS = ("WAITS", Meaning("A stream table that it reads is suspended or in ERROR."))
 
     # A recomputation that was requested
     INITIAL = ("INITIAL", Meaning("The first load.", served="The table was just created."))

@@ -123,6 +123,8 @@ class StreamTableStatus:
     schedule: str
     data_timestamp: datetime | None
     staleness: float | None
+    waits_for: str | None = None
+    """The suspended or failed stream table because of which it is not refreshed automatically."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,9 @@ class Settings:
     """The shortest schedule a stream table may have."""
     max_consecutive_errors: int = field(default=3, metadata={"range": (1, 100)})
     """Failed refreshes in a row after which a stream table goes to ERROR."""
+    refresh_timeout_seconds: float = field(default=0.0, metadata={"range": (0.0, 1_000_000.0)})
+    """How long the refresh of one stream table may take, with serving it; then it is stopped and counts as failed. 0
+    means no limit. Capture is not included: it is shared by all that read a database."""
     parallel_refresh_mode: ParallelRefresh = "on"
     """Whether stream tables that do not read each other are refreshed side by side."""
     max_concurrent_refreshes: int = field(default=4, metadata={"range": (1, 32)})
@@ -110,6 +113,8 @@ class Settings:
     catalog_url: str | None = None
     """A SQLAlchemy URL of a shared catalog, or `env:NAME`, an environment variable that holds it; by default a SQLite
     file in the lake."""
+    allow_network_file_system: bool = False
+    """Whether `millstream run` accepts a SQLite catalog on a network file system, whose locks may not work."""
     spark_master: str | None = None
     """A cluster's master; by default Spark runs inside this process."""
     spark_remote: str | None = None

@@ -204,6 +204,22 @@ class TestRunning:
         assert "standing by" in result.err
         assert "stopped; nothing is running" in result.err
 
+    def test_cancel(self, lake: StandIn, call: Call) -> None:
+        assert call("cancel", "totals").out == "the refresh of totals is being cancelled\n"
+        assert call("cancel", "daily", "--json").data == {"name": "daily", "is_cancelled": False}
+        assert ("cancel", "totals") in lake.calls
+
+    @pytest.mark.parametrize("code", [Code.JVM_LOST, Code.LAKE_ON_NETWORK, Code.LAKE_UNWRITABLE])
+    def test_a_run_that_fails_says_whether_a_restart_helps(
+        self, lake: StandIn, call: Call, code: Code, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise MillstreamError(code, "it ended")
+
+        monkeypatch.setattr(lake, "run", fail)
+        expected = {Code.JVM_LOST: 75, Code.LAKE_ON_NETWORK: 78}.get(code, 1)
+        assert call("run").code == expected
+
     @pytest.mark.parametrize("verb", ["pause", "resume"])
     def test_pause_and_resume(self, lake: StandIn, call: Call, verb: str) -> None:
         assert call(verb, "--json").data == {"is_paused": verb == "pause"}
@@ -231,6 +247,7 @@ class TestMonitoring:
             "schedule": "1m",
             "data_timestamp": "2025-03-04T12:00:00+00:00",
             "staleness": 125.0,
+            "waits_for": None,
         }
 
     def test_status_of_an_unknown_one(self, lake: StandIn, call: Call) -> None:

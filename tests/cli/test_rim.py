@@ -47,8 +47,8 @@ def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
 
 def test_the_verbs() -> None:
     expected = (
-        "alter attach bench create dag demo detach drop events explain health history maintain pause refresh resume "
-        "run slots sources sql stats status validate verify wait"
+        "alter attach bench cancel create dag demo detach drop events explain health history maintain pause refresh "
+        "resume run slots sources sql stats status validate verify wait"
     )
     assert " ".join(VERBS) == expected
 

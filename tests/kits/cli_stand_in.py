@@ -157,12 +157,16 @@ class StandIn:
                 outcomes.append(RefreshOutcome(name, error=error))
         return outcomes
 
-    def run(self, stop: Any = None, *, on_activity: Any, on_standby: Any) -> None:
+    def run(self, stop: Any = None, *, on_activity: Any, on_standby: Any, reload: Any = None) -> None:
         self._record("run")
         on_standby()
 
     def daemon_status(self) -> DaemonStatus:
         return DaemonStatus("0.1.0", "4711@here", "0.1.0", NOON, NOON, is_paused=False)
+
+    def cancel(self, name: str) -> bool:
+        self._record("cancel", name)
+        return name == "totals"
 
     def pause(self) -> None:
         self._record("pause")

@@ -56,6 +56,10 @@ class Dispatcher:
         if dropped:
             log.warning("dropped %d events for alerts (%d so far): the sinks are too slow", dropped, self.dropped)
 
+    def use(self, sinks: Sequence[AlertSink], names: Collection[EventName] | None) -> None:
+        """Send to other sinks, or other events, from now on."""
+        self._sinks, self._names = tuple(sinks), names
+
     def close(self, timeout: float = 5.0) -> bool:
         """Send what waits, and end the thread; false if that took too long."""
         with self._changed:

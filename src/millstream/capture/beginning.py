@@ -194,7 +194,7 @@ class Beginning:
     def _copy(self, snapshot: SourceSnapshot, capture: Capture) -> int:
         worker, columns = self.workers.here(), columns_of(capture)
         worker.store.create(capture.path, mirror_schema(columns), stats_columns=capture.key)
-        txn = Txn(capture.id, _LOAD, is_durable=True)
+        txn = Txn(capture.id, _LOAD, is_durable=True, permit=self.access.catalog.check_leadership)
         version = snapshot.load(worker, capture, columns, txn, snapshot.metadata(), self.progress)
         worker.store.make_durable(capture.path, -1, version)
         return version

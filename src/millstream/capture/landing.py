@@ -42,6 +42,8 @@ class Landing:
     metadata: Mapping[str, object]
     max_driver_rows: int
     progress: Callable[[str], None]
+    permit: Callable[[], None]
+    """Called right before each commit; raises if this process may not make it any more."""
     fingerprints: dict[str, TableFingerprint] = field(default_factory=dict)
     """The fingerprints of tables to whose captures columns were added."""
 
@@ -57,7 +59,7 @@ class Landing:
             keys = nothing if changes.truncated else changes.keys
             stored = stored_rows(store, mirror, keys, self.max_driver_rows)
             changes = complete(changes, stored)
-        txn, limit, truncated = Txn(capture.id, self.tick_id, is_durable=True), self.max_driver_rows, changes.truncated
+        txn, limit, truncated = self._txn(capture.id), self.max_driver_rows, changes.truncated
         version = land(store, mirror, changes.rows, txn, self.metadata, limit, truncated=truncated, stored=stored)
         return self._at(capture, version)
 
@@ -67,7 +69,7 @@ class Landing:
         self.progress(f"comparing {capture.name} with its mirror: {reason}")
         with self.snapshot.contents(self.worker, capture.id, [*columns_of(capture), *wider], self.progress) as contents:
             narrow = _selected(contents, [name for name, _, _ in capture.columns]) if wider else contents
-            txn, limit = Txn(capture.id, self.tick_id, is_durable=True), self.max_driver_rows
+            txn, limit = self._txn(capture.id), self.max_driver_rows
             version = resync(store, mirror_of(capture, decision), narrow, txn, self.metadata, limit)
             if not wider:
                 return self._at(capture, version)
@@ -75,11 +77,14 @@ class Landing:
             capture = replace(capture, columns=columns)
             schema = mirror_schema(columns_of(capture))
             metadata = {**self.metadata, "columns": [list(c) for c in columns]}
-            wide = Txn(f"{capture.id}-{_WIDER}", self.tick_id, is_durable=True)
+            wide = self._txn(f"{capture.id}-{_WIDER}")
             made = store.widen(capture.path, schema, contents, wide, metadata)
         found = read_fingerprints(self.snapshot.connection, {capture.oid: schema.names})
         self.fingerprints[capture.id] = found[capture.oid]
         return replace(capture, version=made.version)
+
+    def _txn(self, app_id: str) -> Txn:
+        return Txn(app_id, self.tick_id, is_durable=True, permit=self.permit)
 
     def _at(self, capture: Capture, version: int | None) -> Capture:
         return replace(capture, version=version if version is not None else self.worker.store.version(capture.path))

@@ -415,6 +415,16 @@ class Catalog(CatalogReader):
         with self._database.write() as connection:
             leadership.check(connection, epoch)
 
+    def check_leadership(self) -> None:
+        """Check that the leader that writes with this catalog, if any, still leads: a read, right before a commit.
+
+        Raises:
+            MillstreamError: `LEADERSHIP_LOST`.
+        """
+        if (epoch := self.epoch) is not None:
+            with self._database.read() as connection:
+                leadership.check(connection, epoch, is_locking=False)
+
     def release_leadership(self, epoch: int) -> None:
         """Record that the leader has ended by itself; nothing happens if it has already lost the leadership."""
         with self._database.write() as connection:

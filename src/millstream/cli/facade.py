@@ -120,12 +120,15 @@ class Facade(Protocol):
         timeout: float | None = None,
     ) -> WaitResult: ...
 
+    def cancel(self, name: str) -> bool: ...
+
     def run(
         self,
         stop: threading.Event | None = None,
         *,
         on_activity: Callable[[Activity], None] = ...,
         on_standby: Callable[[], None] = ...,
+        reload: threading.Event | None = None,
     ) -> object: ...
 
     def pause(self) -> object: ...

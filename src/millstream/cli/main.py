@@ -29,6 +29,7 @@ _VERBS: tuple[tuple[str, str, str], ...] = (
     ("Read PostgreSQL databases", "attaching", "slots"),
     ("Keep them up to date", "refreshing", "refresh"),
     ("Keep them up to date", "wait_command", "wait"),
+    ("Keep them up to date", "refreshing", "cancel"),
     ("Keep them up to date", "running", "run"),
     ("Keep them up to date", "running", "pause"),
     ("Keep them up to date", "running", "resume"),
@@ -102,7 +103,7 @@ def millstream(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 for an error, 2 for wrong usage, 130 when interrupted."""
+    """Run one command and return its exit code: 0, one of `exit_status`, 2 for wrong usage, 130 when interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     # A wrong option is reported before the options are parsed, so look for --json here.
     invocation = Invocation(Options(json="--json" in given))

@@ -38,6 +38,23 @@ def refresh(
         raise typer.Exit(code)
 
 
+@verb
+def cancel(session: Session, name: Annotated[str, typer.Argument(help="The stream table.")]) -> None:
+    """Cancel the running refresh of a stream table, also one of `millstream run`.
+
+    The old contents stay readable, and nothing counts as an error. By its schedule, the table is refreshed again:
+    suspend it first if it should not be.
+
+    Example:
+
+      millstream cancel customer_totals
+    """
+    with session.connect() as ms:
+        is_running = ms.cancel(name)
+    said = f"the refresh of {name} is being cancelled" if is_running else f"no refresh of {name} is running"
+    session.output.done(said, {"name": name, "is_cancelled": is_running})
+
+
 def chosen(ms: Facade, names: Sequence[str] | None, all_tables: bool) -> list[str]:
     """The tables a command applies to; with --all, in dependency order.
 

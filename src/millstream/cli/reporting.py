@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 
+from millstream.cli.exit_status import ERROR, exit_status
 from millstream.cli.invocation import Invocation, Options
 from millstream.cli.output import Problem
 from millstream.errors import MillstreamError
@@ -38,11 +39,12 @@ def _report(error: Exception, options: Options) -> int:
         import traceback
 
         traceback.print_exception(error)
+    status = ERROR
     if isinstance(error, MillstreamError):
-        problem = Problem.of(error)
+        problem, status = Problem.of(error), exit_status(error.code)
     else:
         first_line = str(error).strip().split("\n")[0]
         message = f"millstream failed unexpectedly: {type(error).__name__}: {first_line}"
         problem = Problem("INTERNAL", message, "run the command again with --traceback to see where")
     options.output().problem(problem)
-    return 1
+    return status

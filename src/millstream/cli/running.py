@@ -33,18 +33,19 @@ def run(session: Session) -> None:
     """Keep all stream tables fresh by their schedules, until interrupted.
 
     Only one process refreshes a lake by itself; a second one stands by, with Spark started, and takes over when the
-    first one ends. SIGTERM and Ctrl-C finish the refreshes that are running. On a terminal it shows what is running,
-    waiting and late; otherwise it writes log lines to stderr.
+    first one ends. SIGTERM and Ctrl-C finish the refreshes that are running; SIGHUP reads the settings again. On a
+    terminal it shows what is running, waiting and late; otherwise it writes log lines to stderr.
 
     Example:
 
       millstream run
       millstream --lake /srv/lake run --verbose
     """
-    stop = threading.Event()
-    with session.connect(alone=True) as ms, _stopped_by_signals(stop), _screen(session) as screen:
+    stop, reload = threading.Event(), threading.Event()
+    with session.connect(alone=True) as ms, _signals(stop, reload), _screen(session) as screen:
         ms.run(
             stop,
+            reload=reload,
             on_activity=lambda activity: screen.show(activity, ms.status),
             on_standby=lambda: screen.say("another process refreshes this lake; standing by"),
         )
@@ -78,15 +79,16 @@ def resume(session: Session) -> None:
 
 
 @contextmanager
-def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Finish on the first SIGTERM or SIGINT; a second SIGINT interrupts at once."""
+def _signals(stop: threading.Event, reload: threading.Event) -> Iterator[None]:
+    """Finish on the first SIGTERM or SIGINT; a second SIGINT interrupts at once. SIGHUP reads the settings again."""
 
     def finish(number: int, _frame: FrameType | None) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, finish) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {signal.SIGTERM: finish, signal.SIGINT: finish, signal.SIGHUP: lambda _number, _frame: reload.set()}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
@@ -133,8 +135,10 @@ def _screen(session: Session) -> Iterator[_LogLines | _LiveTable]:
         if not session.options.verbose:
             logger.addHandler(handler)
             logger.setLevel(logging.INFO)
-        yield _LogLines()
-        logger.removeHandler(handler)
+        try:
+            yield _LogLines()
+        finally:
+            logger.removeHandler(handler)
         return
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
         yield _LiveTable(live)

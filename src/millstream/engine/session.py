@@ -26,6 +26,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from millstream.engine import jars
+from millstream.engine.jvm_process import lost_jvm
 from millstream.engine.lake_schemas import SCHEMA_CONF, spark_schema, use_lake
 from millstream.engine.session_settings import (
     CATALOG,
@@ -116,6 +117,8 @@ def close_session(spark: SparkSession) -> None:
     with _lock:
         if _holders.pop(spark, None) is None:
             return
+        if _is_classic(spark) and lost_jvm() is not None:
+            return  # there is nothing left to stop
         if not _is_classic(spark) or (not _holders and _is_ours(spark.sparkContext)):
             spark.stop()
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from millstream.cancellation import interrupting
 from millstream.engine.analyzer import SparkAnalyzer
 from millstream.engine.session import apply_semantics, new_worker_session, read_semantics
+from millstream.engine.spark_errors import SPARK_ERRORS
 from millstream.engine.storage import DeltaStore
 from millstream.naming import quote
 from millstream.settings import Settings
@@ -77,6 +79,25 @@ class Worker:
         frame.createOrReplaceTempView(quote(name))
 
     @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """The Spark jobs of the block are interrupted when the refresh of this thread is stopped."""
+        tag = f"millstream-{uuid.uuid4()}"
+        add: Callable[[str], None]
+        remove: Callable[[str], None]
+        interrupt: Callable[[str], object]
+        if hasattr(self.spark, "sparkContext"):  # the tag is the thread's: it covers other sessions as well
+            context = self.spark.sparkContext
+            add, remove, interrupt = context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
+        else:
+            add, remove, interrupt = self.spark.addTag, self.spark.removeTag, self.spark.interruptTag
+        add(tag)
+        try:
+            with interrupting(lambda: _quietly(interrupt, tag)):
+                yield
+        finally:
+            _quietly(remove, tag)
+
+    @contextmanager
     def counting_jobs(self) -> Iterator[JobCount]:
         """Count the Spark jobs started inside the block; unknown on Spark Connect."""
         count = JobCount()
@@ -98,6 +119,12 @@ class JobCount:
     """The number of Spark jobs, known at the end of the block; None if Spark does not report it."""
 
     jobs: int | None = None
+
+
+def _quietly(call: Callable[[str], object], tag: str) -> None:
+    """A call about a tag; it has nothing left to do if the JVM has ended."""
+    with suppress(*SPARK_ERRORS, OSError):
+        call(tag)
 
 
 class Workers:

@@ -70,6 +70,8 @@ class Attempt:
             mode=self.request.modes.get(table.name),
             deadline=self.request.deadlines.get(table.name),
             counts=partial(self.request.counts, str(table.name)),
+            is_served=self.request.serves(str(table.name)),
+            is_unservable=partial(self.request.is_unservable, str(table.name)),
         )
 
 

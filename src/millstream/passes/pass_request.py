@@ -39,6 +39,9 @@ class PassRequest:
         taken: what the first frontier of the pass is made of, as far as it suffices.
         is_waiting: whether to wait for a table that is being refreshed elsewhere, or to skip it.
         counts: whether a failure of a table counts towards the errors in a row after which it goes to ERROR.
+        serves: whether a table that is served is served now, or its last failure is too recent.
+        is_unservable: whether a failure to serve a table was one too many, so that it goes to ERROR.
+        on_frontier: called when everything that the tables read is captured.
     """
 
     order: Sequence[TableName]
@@ -49,6 +52,9 @@ class PassRequest:
     taken: Taken | None = None
     is_waiting: bool = True
     counts: Callable[[str, MillstreamError], bool] = lambda _name, _error: True
+    serves: Callable[[str], bool] = lambda _name: True
+    is_unservable: Callable[[str, MillstreamError], bool] = lambda _name, _error: False
+    on_frontier: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class Outcome:
         waits_for: a stream table that it reads, and that was not refreshed.
         skipped: why it was due and not refreshed.
         unserved: why the refreshed table could not be served.
+        is_serving_deferred: whether it was not tried, because the last failure was too recent.
     """
 
     result: RefreshResult | None = None
@@ -70,6 +77,7 @@ class Outcome:
     waits_for: str | None = None
     skipped: str | None = None
     unserved: MillstreamError | None = None
+    is_serving_deferred: bool = False
 
 
 def keep(outcomes: dict[str, Outcome], name: str, outcome: Outcome) -> None:

@@ -27,6 +27,7 @@ from millstream.naming import TableName
 from millstream.passes.attempt import Attempt, prepare, reads_of, refuse_suspended
 from millstream.passes.frontier import Frontiers
 from millstream.passes.pass_request import Outcome, PassRequest, keep
+from millstream.passes.running_refreshes import RunningRefreshes
 from millstream.passes.table_refresh import TableRefresh
 from millstream.planner import Choice
 from millstream.reasons import Reason
@@ -61,6 +62,7 @@ class PassRunner:
         clock: Callable[[], datetime],
         progress: Progress,
         concurrency: int,
+        running: RunningRefreshes,
     ) -> None:
         self._catalog = catalog
         self._workers = workers
@@ -69,11 +71,18 @@ class PassRunner:
         self._refresher = refresher
         self._clock = clock
         self._progress = progress
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="millstream-refresh")
+        self._running = running
+        self._threads = _threads(concurrency)
+
+    def resize(self, concurrency: int) -> None:
+        """Refresh another number of tables side by side from now on; what is running is finished."""
+        before, self._threads = self._threads, _threads(concurrency)
+        before.shutdown(wait=False)
 
     def close(self) -> None:
-        """End the threads that refresh tables side by side."""
+        """End the threads that refresh tables side by side, and the one that stops refreshes."""
         self._threads.shutdown()
+        self._running.close()
 
     def run(self, request: PassRequest) -> dict[str, Outcome]:
         """Refresh the tables of a pass; returns how each has fared, by name.
@@ -132,7 +141,8 @@ class PassRunner:
             if (problem := outcome.outdated or outcome.error) is not None:
                 raise problem
         goal = attempt.goal(candidate)
-        load, result = self._refresher.load(candidate, compiled, goal, choice)
+        with self._running.refreshing(candidate.name, self._workers.here()):
+            load, result = self._refresher.load(candidate, compiled, goal, choice)
         versions = load.outcome.stage_versions
         loaded = replace(
             candidate,
@@ -154,6 +164,7 @@ class PassRunner:
         if request.initiated_by is not InitiatedBy.SCHEDULER:
             refuse_suspended([self._catalog.get(name) for name in request.order])
         attempt = prepare(request, self._catalog, self._frontiers, is_locked=is_locked)
+        request.on_frontier()
         started_at = attempt.frontier.data_timestamp
         for name, error in attempt.frontier.failures.items():
             table, counts = attempt.tables[name], partial(request.counts, name)
@@ -224,7 +235,9 @@ class PassRunner:
                     raise MillstreamError(Code.NOT_A_STREAM_TABLE, f"{name} was dropped")
                 if not attempt.is_locked:
                     self._refuse_overtaken(attempt, current)
-                result, unserved = self._refresher.refresh(current, attempt.goal(current))
+                goal = attempt.goal(current)
+                with self._running.refreshing(current.name, self._workers.here()):
+                    result, unserved = self._refresher.refresh(current, goal)
                 attempt.reached[name] = self._catalog.find_by_id(table.id) or current
         except OutdatedError as outdated:
             return Outcome(outdated=outdated)
@@ -234,7 +247,7 @@ class PassRunner:
                 self._catalog.record_skip(table.id, request.initiated_by, reason)
                 return Outcome(skipped=reason)
             return Outcome(error=error)
-        return Outcome(result=result, unserved=unserved)
+        return Outcome(result=result, unserved=unserved, is_serving_deferred=not goal.is_served)
 
     def _holding(self, attempt: Attempt, table: StreamTable) -> AbstractContextManager[None]:
         if attempt.is_locked:
@@ -261,6 +274,10 @@ class PassRunner:
             now = self._catalog.find_by_id(upstream.id)
             if now is None or now.definition.body.stamp != upstream.definition.body.stamp:
                 raise _OvertakenError(f"{name} has another definition")
+
+
+def _threads(concurrency: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(concurrency, thread_name_prefix="millstream-refresh")
 
 
 def definition_key(table_id: str) -> str:

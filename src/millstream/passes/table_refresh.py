@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
+from millstream.cancellation import explained
 from millstream.catalog import Catalog
 from millstream.catalog.models import Load, StreamTable
+from millstream.engine.spark_errors import SPARK_ERRORS, environment_error, first_line
 from millstream.engine.worker import Workers
-from millstream.errors import Code, MillstreamError
+from millstream.errors import NEVER_COUNTED, Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.lake.recorded_definitions import RecordedDefinitions
 from millstream.planner import Choice
@@ -33,6 +35,8 @@ class Goal:
         upstream: the stream tables that it reads, as they are to be read.
         deadline: when its contents would be stale by its schedule.
         counts: whether a failure counts towards the errors in a row after which the table goes to ERROR.
+        is_served: whether the result is served now, if it is served at all.
+        is_unservable: whether a failure to serve it was one too many, so that it goes to ERROR.
     """
 
     data_timestamp: datetime
@@ -44,16 +48,22 @@ class Goal:
     mode: RefreshMode | None = None
     deadline: datetime | None = None
     counts: Callable[[MillstreamError], bool] = lambda _: True
+    is_served: bool = True
+    is_unservable: Callable[[MillstreamError], bool] = lambda _: False
 
 
 class TableRefresh:
-    """Refreshes stream tables one by one."""
+    """Refreshes stream tables one by one.
+
+    Args:
+        settings: those in effect; some may change while the lake is open.
+    """
 
     def __init__(
         self,
         catalog: Catalog,
         workers: Workers,
-        settings: Settings,
+        settings: Callable[[], Settings],
         definitions: RecordedDefinitions,
         server: TableServer,
         clock: Callable[[], datetime],
@@ -77,7 +87,12 @@ class TableRefresh:
         with self._recording(table, goal):
             compiled = self._definitions.compiled(table)
         result = self._runner().refresh(_request(table, compiled, goal))
-        return result, self.serve(table.id, goal.initiated_by, goal.data_timestamp, goal.counts)
+        if not goal.is_served:
+            return result, None
+        error = self.serve(table.id, goal.initiated_by, goal.data_timestamp, goal.counts)
+        if error is not None and goal.is_unservable(error):
+            self._catalog.set_error(table.id, f"{error.code}: {error.message}")
+        return result, error
 
     def load(
         self, candidate: StreamTable, compiled: Compiled, goal: Goal, choice: Choice
@@ -98,7 +113,8 @@ class TableRefresh:
             return None
         try:
             self._server.serve(table, self._workers.here().store)
-        except MillstreamError as error:
+        except MillstreamError as cause:
+            error = explained(cause)
             self.record_failure(table, error, initiated_by, started_at, counts)
             return error
         return None
@@ -112,12 +128,13 @@ class TableRefresh:
         counts: Callable[[MillstreamError], bool] = lambda _: True,
     ) -> None:
         """Record that a refresh failed; if no retry can help, the table goes to ERROR at once."""
+        is_counted = error.code not in NEVER_COUNTED and counts(error)
         self._catalog.record_failure(
             table.id,
             error,
             initiated_by=initiated_by,
             started_at=started_at,
-            max_consecutive_errors=self._settings.max_consecutive_errors if counts(error) else None,
+            max_consecutive_errors=self._settings().max_consecutive_errors if is_counted else None,
         )
         if error.code in {Code.SOURCE_MISSING, Code.SOURCE_CHANGED}:
             self._catalog.set_error(table.id, f"{error.code}: {error.message}")
@@ -126,13 +143,22 @@ class TableRefresh:
     def _recording(self, table: StreamTable, goal: Goal) -> Iterator[None]:
         try:
             yield
-        except MillstreamError as error:
+        except (MillstreamError, *SPARK_ERRORS) as cause:
+            error = explained(_coded(cause, table))
             self.record_failure(table, error, goal.initiated_by, goal.data_timestamp, goal.counts)
-            raise
+            raise error from cause
 
     def _runner(self) -> Runner:
         worker = self._workers.here()
-        return Runner(self._catalog, worker, self._settings, self._definitions, self._clock, self._progress)
+        return Runner(self._catalog, worker, self._settings(), self._definitions, self._clock, self._progress)
+
+
+def _coded(cause: Exception, table: StreamTable) -> MillstreamError:
+    if isinstance(cause, MillstreamError):
+        return cause
+    return environment_error(cause) or MillstreamError(
+        Code.REFRESH_FAILED, f"{table.name} could not be compiled: {first_line(cause)}", hint="refresh again"
+    )
 
 
 def _request(table: StreamTable, compiled: Compiled, goal: Goal) -> Request:

@@ -23,6 +23,8 @@ _SESSION = {
     "search_path": "pg_catalog",
 }
 _CONNECT_SECONDS = 10
+# a network that has become silent is noticed after a minute, not after the two hours of the operating system
+_ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
 
 
 def connect(address: Address, *, replication: bool = False, for_users: bool = False) -> Connection:
@@ -38,7 +40,7 @@ def connect(address: Address, *, replication: bool = False, for_users: bool = Fa
     if not for_users:
         settings = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
         info["options"] = f"{info['options']} {settings}" if info.get("options") else settings
-    info.setdefault("connect_timeout", _CONNECT_SECONDS)
+    info = {"connect_timeout": _CONNECT_SECONDS, **_ALIVE, **info}
     info.setdefault("application_name", "millstream")
     info["client_encoding"] = "UTF8"  # not the database's own encoding: COPY and the WAL come as bytes
     if replication:

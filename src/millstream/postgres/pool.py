@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
+from millstream.cancellation import interrupting
 from millstream.errors import Code, MillstreamError
 from millstream.postgres.address import Address
 from millstream.postgres.connection import Connection, connect, unreachable
@@ -17,6 +19,9 @@ from millstream.postgres.identity import AttachedRecord, require_same_place
 
 _TRIES = 4
 _FIRST_PAUSE_SECONDS = 0.1
+_PATIENCE_SECONDS = 5.0
+"""A server that has not answered for this long when a connection was opened is not tried again by the same call."""
+_CANCEL_SECONDS = 5.0
 _LOCK_TIMEOUT = "10s"
 """Some of the server's own functions lock the tables they describe, e.g. those that list published tables."""
 
@@ -77,12 +82,13 @@ class ConnectionPool:
             MillstreamError: DATABASE_UNREACHABLE, PRIVILEGE_MISSING, or what `action` raises.
         """
         for attempt in range(_TRIES):
-            is_last, used = attempt == _TRIES - 1, list[Connection]()
+            is_last, used, begun = attempt == _TRIES - 1, list[Connection](), time.monotonic()
             try:
-                with self._lent(database, used) as connection:
+                with self._lent(database, used) as connection, interrupting(partial(_cancel, connection)):
                     return action(connection)
             except MillstreamError as error:
-                if error.code is not Code.DATABASE_UNREACHABLE or is_last:
+                is_silent = not used and time.monotonic() - begun > _PATIENCE_SECONDS
+                if error.code is not Code.DATABASE_UNREACHABLE or is_last or is_silent:
                     raise
             except psycopg.Error as error:
                 if not _is_about_connection(error) or (used and not any(c.closed for c in used)):
@@ -127,7 +133,7 @@ class ConnectionPool:
         Raises:
             MillstreamError: DATABASE_UNREACHABLE; DATABASE_REPLACED if the kind checks identity.
         """
-        with self._alive(database, kind) as (connection, _):
+        with self._alive(database, kind) as (connection, _), interrupting(partial(_cancel, connection)):
             yield connection
         self._give_back(database, kind, connection)
 
@@ -212,6 +218,12 @@ def _opened(database: AttachedRecord, kind: SessionKind) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def _cancel(connection: Connection) -> None:
+    """Cancel the statement that a connection of another thread is running, if any."""
+    with suppress(psycopg.Error):  # the server is gone, or the connection was closed meanwhile
+        connection.cancel_safe(timeout=_CANCEL_SECONDS)
 
 
 def _answers(connection: Connection) -> bool:

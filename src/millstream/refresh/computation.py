@@ -5,11 +5,12 @@ A stage that an interrupted attempt has already committed is not computed again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from millstream.cancellation import check
 from millstream.catalog.models import Intent, Stage, StreamTable
-from millstream.engine.spark_errors import SPARK_ERRORS, first_line
+from millstream.engine.spark_errors import SPARK_ERRORS, environment_error, first_line
 from millstream.engine.storage import Txn
 from millstream.engine.worker import Worker
 from millstream.errors import Code, MillstreamError
@@ -43,12 +44,19 @@ class Done:
 
 
 class Computation:
-    """Carries out the chosen action on one worker."""
+    """Carries out the chosen action on one worker.
 
-    def __init__(self, worker: Worker, settings: Settings, progress: Progress) -> None:
+    Args:
+        permit: called right before each commit; raises if this process may not make it any more.
+    """
+
+    def __init__(
+        self, worker: Worker, settings: Settings, progress: Progress, permit: Callable[[], None] = lambda: None
+    ) -> None:
         self._worker = worker
         self._settings = settings
         self._progress = progress
+        self._permit = permit
 
     def compute(self, plan: Plan, intent: Intent, cost: Cost) -> Done:
         """Carry out the chosen action, or fall back to another if it fails on the data.
@@ -63,6 +71,7 @@ class Computation:
             try:
                 return Done(*self._differentiate(plan, intent, cost), choice)
             except SPARK_ERRORS as error:
+                _raise_if_no_fault_of_the_query(error)
                 reason = f"{Reason.DELTA_FAILED}: {first_line(error)}"
                 if is_strict and has_no_end(error):
                     raise
@@ -73,6 +82,7 @@ class Computation:
         try:
             return Done(*self._recompute(plan, intent, cost), choice)
         except SPARK_ERRORS as error:
+            _raise_if_no_fault_of_the_query(error)
             if is_strict or not plan.request.compiled.is_incremental:
                 raise
             reason = f"{Reason.PLAN_FAILED}: {first_line(error)}"
@@ -99,6 +109,7 @@ class Computation:
             is_seen = after is not None  # the row counts of a commit from before a crash are unknown
             moved = frozenset(changed) & frozenset(named.inputs)
             if after is None and moved:
+                check()
                 run = StageRun(
                     self._worker,
                     named,
@@ -106,7 +117,7 @@ class Computation:
                     before,
                     inputs,
                     moved,
-                    txn_of(stage, intent),
+                    self._txn(stage, intent),
                     plan.metadata,
                     cost,
                     feed_rows=feed,
@@ -140,7 +151,8 @@ class Computation:
         for named, stage in zip(stages, table.stages, strict=True):
             after = self.committed_version(stage, intent)
             if after is None:
-                txn, metadata = txn_of(stage, intent), plan.metadata
+                check()
+                txn, metadata = self._txn(stage, intent), plan.metadata
                 if named is None:
                     with cost.timing("compute"):
                         frame = run_text(self._worker, compiled, inputs, plan.request.data_timestamp)
@@ -176,7 +188,7 @@ class Computation:
             frame = run_text(self._worker, compiled, plan.inputs, plan.request.data_timestamp)
             metadata = {**plan.metadata, BY_TEXT: reason}
             frame = as_stored(frame, compiled.layouts[-1])
-            made = self._worker.store.replace(stage.path, frame, txn_of(stage, intent), metadata)
+            made = self._worker.store.replace(stage.path, frame, self._txn(stage, intent), metadata)
         hidden = {s.id: v for s in table.stages if (v := self.committed_version(s, intent)) is not None}
         return {**hidden, stage.id: made.version}, Counts(inserted=self._rows(table), deleted=before)
 
@@ -190,10 +202,20 @@ class Computation:
         known = store.snapshot(stage.path, version).num_rows
         return known if known is not None else store.read(stage.path, version).count()
 
+    def _txn(self, stage: Stage, intent: Intent) -> Txn:
+        return replace(txn_of(stage, intent), permit=self._permit)
+
     def committed_version(self, stage: Stage, intent: Intent) -> int | None:
         """The version of the stage's commit in this refresh, if it was committed."""
         made = self._worker.store.committed(stage.path, txn_of(stage, intent))
         return made[0] if made is not None else None
+
+
+def _raise_if_no_fault_of_the_query(error: Exception) -> None:
+    """Nothing is computed in another way if the refresh was stopped, the JVM has ended or the disk is full."""
+    check()
+    if (why := environment_error(error)) is not None:
+        raise why from error
 
 
 def txn_of(stage: Stage, intent: Intent) -> Txn:

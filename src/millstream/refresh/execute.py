@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.cancellation import check
 from millstream.diff.bag import BagStage
 from millstream.diff.inputs import delta_name, new_name
 from millstream.diff.plan import (
@@ -249,6 +250,7 @@ class StageRun:
     def _run(self, steps: Sequence[AnyStep]) -> dict[str, Rows]:
         results: dict[str, Rows] = {}
         for position, step in enumerate(steps):
+            check()
             if not _applies(step, results):
                 continue
             with self.cost.timing("read"):

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream import naming
+from millstream.cancellation import check
 from millstream.diff.plan import FRONTIER, Fixpoint, Step
 from millstream.engine.storage import Rows
 from millstream.errors import Code, MillstreamError
@@ -50,6 +51,7 @@ class Loop:
         count = first = found.add(seed)
         frontier, rounds = seed, 0
         while count:
+            check()
             if rounds > most_rounds or found.count - first > most_rows or _is_circling(frontier):
                 raise endless(most_rounds, most_rows)
             self.bind(FRONTIER, frontier)

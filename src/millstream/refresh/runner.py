@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
+from millstream.cancellation import check, explained
 from millstream.catalog import Catalog
 from millstream.catalog.models import (
     Intent,
@@ -24,10 +25,10 @@ from millstream.catalog.models import (
     StreamTable,
 )
 from millstream.catalog.refresh_details import RefreshDetails
-from millstream.engine.spark_errors import SPARK_ERRORS, first_line
+from millstream.engine.spark_errors import SPARK_ERRORS, environment_error, first_line
 from millstream.engine.storage import Txn
 from millstream.engine.worker import Worker
-from millstream.errors import Code, MillstreamError
+from millstream.errors import NEVER_COUNTED, Code, MillstreamError
 from millstream.lake.recorded_definitions import RecordedDefinitions
 from millstream.planner import Choice
 from millstream.reasons import Reason
@@ -39,6 +40,9 @@ from millstream.results import Action, RefreshResult
 from millstream.settings import Settings
 
 _log = logging.getLogger(__name__)
+
+_STOPPED = {Code.REFRESH_CANCELLED, Code.REFRESH_TIMEOUT, Code.JVM_LOST}
+"""The refresh was ended from outside, at any point."""
 
 
 class OutdatedError(Exception):
@@ -73,7 +77,7 @@ class Runner:
         self._definitions = definitions
         self._clock = clock
         self._progress = progress
-        self._computation = Computation(worker, settings, progress)
+        self._computation = Computation(worker, settings, progress, self._permit)
 
     def refresh(self, request: Request) -> RefreshResult:
         """Bring a table to the requested frontier.
@@ -91,9 +95,10 @@ class Runner:
                 raise OutdatedError(request.table, reason)
             self._definitions.watch(request.table, request.compiled, *seen)
             plan = planned(request, self._catalog, self._worker, self._settings)
-        except MillstreamError as error:
+        except (MillstreamError, *SPARK_ERRORS, OSError) as cause:
+            error = _as_error(cause, request.table, self._settings)
             self._record_failure(request, error, started_at)
-            raise
+            raise error from cause
         if plan.choice.action is Action.NO_DATA:
             return self._no_data(plan, started, started_at)
         return self._run(plan, started)
@@ -153,7 +158,9 @@ class Runner:
                 done = self._computation.compute(plan, intent, cost)
         except (MillstreamError, *SPARK_ERRORS, OSError) as cause:
             error = _as_error(cause, plan.request.table, self._settings)
-            undone = self._undo(plan.request.table, intent) if _is_about_data(cause) else None
+            if error.code in _STOPPED and self._is_committed(plan.request.table, intent):
+                return self._stopped_too_late(plan, intent, started)
+            undone = self._undo(plan.request.table, intent) if _is_about_data(error) else None
             self._catalog.fail_refresh(
                 intent,
                 error,
@@ -191,19 +198,33 @@ class Runner:
 
     # Recovery
 
+    def _permit(self) -> None:
+        """Raise if the refresh was stopped, or this process no longer leads the lake: it must not commit then."""
+        check()
+        self._catalog.check_leadership()
+
+    def _stopped_too_late(self, plan: Plan, intent: Intent, started: float) -> RefreshResult:
+        """A refresh that was stopped after its last commit is complete: it could not be undone."""
+        table = plan.request.table
+        outcome = self._adopt(table, intent)
+        rows = (outcome.rows_inserted, outcome.rows_updated, outcome.rows_deleted)
+        reached = dict(plan.request.base_frontier)
+        reason = outcome.reason or plan.choice.reason
+        return _logged(table, RefreshResult(intent.action, *rows, _since(started), reason, reached))
+
     def _undo(self, table: StreamTable, intent: Intent) -> dict[str, int] | None:
         """Restore the hidden stages after a refresh that failed on the data; None if that is not possible.
 
         The next refresh can then start from the same stages with other data.
         """
-        if self._computation.committed_version(table.public_stage, intent) is not None:
+        if self._is_committed(table, intent):
             return None
         versions: dict[str, int] = {}
         try:
             for stage in table.stages:
                 if stage.version is not None and self._computation.committed_version(stage, intent) is not None:
                     before = self._worker.store.read(stage.path, stage.version)
-                    txn = Txn(f"{stage.id}-undo", intent.refresh_id)
+                    txn = Txn(f"{stage.id}-undo", intent.refresh_id, permit=self._catalog.check_leadership)
                     versions[stage.id] = self._worker.store.replace(stage.path, before, txn, {}).version
         except (MillstreamError, *SPARK_ERRORS, OSError):
             return None
@@ -220,21 +241,7 @@ class Runner:
         committed = {s.id: self._computation.committed_version(s, intent) for s in table.stages}
         if committed[table.public_stage.id] is not None:
             self._progress(f"adopting the interrupted refresh of {table.name}")
-            versions = {s.id: v if (v := committed[s.id]) is not None else stored_version(s) for s in table.stages}
-            made = self._worker.store.committed(table.public_stage.path, txn_of(table.public_stage, intent))
-            rows = made[1].get("rows") if made is not None else None
-            inserted, updated, deleted = rows if isinstance(rows, list) else (0, 0, 0)
-            self._catalog.complete_refresh(
-                intent,
-                RefreshOutcome(
-                    stage_versions=versions,
-                    rows_inserted=inserted,
-                    rows_updated=updated,
-                    rows_deleted=deleted,
-                    reason=f"{Reason.RECOVERED}: the commit was made, but the catalog was not updated",
-                    reinit_reason=_text(made[1].get(BY_TEXT)) if made is not None else None,
-                ),
-            )
+            self._adopt(table, intent)
         elif any(v is not None for v in committed.values()):
             try:
                 self._resume(request, intent)
@@ -248,10 +255,33 @@ class Runner:
         assert found is not None
         return found
 
+    def _adopt(self, table: StreamTable, intent: Intent) -> RefreshOutcome:
+        """Record a refresh that has committed its public stage."""
+        versions = {
+            s.id: v if (v := self._computation.committed_version(s, intent)) is not None else stored_version(s)
+            for s in table.stages
+        }
+        made = self._worker.store.committed(table.public_stage.path, txn_of(table.public_stage, intent))
+        rows = made[1].get("rows") if made is not None else None
+        inserted, updated, deleted = rows if isinstance(rows, list) else (0, 0, 0)
+        outcome = RefreshOutcome(
+            stage_versions=versions,
+            rows_inserted=inserted,
+            rows_updated=updated,
+            rows_deleted=deleted,
+            reason=f"{Reason.RECOVERED}: the commit was made, but the catalog was not updated",
+            reinit_reason=_text(made[1].get(BY_TEXT)) if made is not None else None,
+        )
+        self._catalog.complete_refresh(intent, outcome)
+        return outcome
+
     def _resume(self, request: Request, intent: Intent) -> None:
         """Compute the missing stages from the frontiers of the interrupted refresh."""
         plan = resumed(request, intent, self._worker)
         self._attempt(plan, intent, time.perf_counter())
+
+    def _is_committed(self, table: StreamTable, intent: Intent) -> bool:
+        return self._computation.committed_version(table.public_stage, intent) is not None
 
     def _anything_committed(self, table: StreamTable, intent: Intent) -> bool:
         return any(self._computation.committed_version(s, intent) is not None for s in table.stages)
@@ -266,7 +296,8 @@ class Runner:
         )
 
     def _allowed_errors(self, request: Request, error: MillstreamError) -> int | None:
-        return self._settings.max_consecutive_errors if request.counts(error) else None
+        is_counted = error.code not in NEVER_COUNTED and request.counts(error)
+        return self._settings.max_consecutive_errors if is_counted else None
 
 
 def _with_strategies(choice: Choice, cost: Cost) -> Choice:
@@ -329,15 +360,21 @@ def _text(value: object) -> str | None:
     return str(value) if value is not None else None
 
 
-def _is_about_data(cause: Exception) -> bool:
+def _is_about_data(error: MillstreamError) -> bool:
     """Whether the computation failed on the data, and not e.g. because another process ended this refresh."""
-    codes = {Code.FULL_REQUIRED, Code.RECURSION_LIMIT}
-    return isinstance(cause, SPARK_ERRORS) or (isinstance(cause, MillstreamError) and cause.code in codes)
+    return error.code in {Code.FULL_REQUIRED, Code.RECURSION_LIMIT, Code.REFRESH_FAILED}
 
 
 def _as_error(cause: Exception, table: StreamTable, settings: Settings) -> MillstreamError:
+    """The coded error: why the refresh was stopped, if it was, or what went wrong."""
+    return explained(_coded(cause, table, settings))
+
+
+def _coded(cause: Exception, table: StreamTable, settings: Settings) -> MillstreamError:
     if isinstance(cause, MillstreamError):
         return cause
+    if (environment := environment_error(cause)) is not None:
+        return environment
     if has_no_end(cause):
         return endless(settings.max_recursion, settings.max_recursion_rows)
     kept = "the old contents are still readable" if table.is_populated else "nothing was loaded"

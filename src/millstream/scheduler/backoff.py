@@ -53,8 +53,9 @@ class Failure:
 def after_failure(previous: Backoff, failure_class: FailureClass, now: datetime, fraction: float) -> Failure:
     """What follows from a failed refresh.
 
-    A transient failure counts when its fifth retry has failed, and then again after five more. Every other failure
-    counts at once, and waits as well, so that a table that fails quickly is not refreshed continuously.
+    A transient failure counts when its fifth retry has failed, and then again after five more; one that somebody caused
+    by stopping the refresh never does. Every other failure counts at once, and waits as well, so that a table that
+    fails quickly is not refreshed continuously.
 
     Args:
         previous: the table's backoff before this failure.
@@ -63,7 +64,7 @@ def after_failure(previous: Backoff, failure_class: FailureClass, now: datetime,
     attempts = previous.attempts + 1
     retry_at = now + timedelta(seconds=delay_seconds(attempts, fraction))
     is_counted = failure_class is not FailureClass.TRANSIENT or attempts % (TRANSIENT_RETRIES + 1) == 0
-    return Failure(Backoff(attempts, retry_at), is_counted)
+    return Failure(Backoff(attempts, retry_at), is_counted and failure_class is not FailureClass.STOPPED)
 
 
 def delay_seconds(attempts: int, fraction: float) -> float:

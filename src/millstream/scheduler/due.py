@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 
@@ -61,7 +61,7 @@ def due_times(view: LakeView, waiting: Collection[str]) -> dict[str, Due]:
     order = [name for name in view.dag.nodes if name in view.tables]
     paths = path_seconds(order, {name: table.expected_seconds for name, table in view.tables.items()}, read)
     starts = latest_starts(order, _jobs(view, waiting), read, paths, view.slots)
-    return {name: _due(view, view.tables[name], paths[name], starts) for name in order}
+    return {name: _with_serving(view, name, _due(view, view.tables[name], paths[name], starts)) for name in order}
 
 
 def _jobs(view: LakeView, waiting: Collection[str]) -> dict[str, Job]:
@@ -72,6 +72,16 @@ def _jobs(view: LakeView, waiting: Collection[str]) -> dict[str, Job]:
         if name not in waiting and deadline is not None:
             jobs[name] = Job(table.expected_seconds, _goal(view, table, deadline))
     return jobs
+
+
+def _with_serving(view: LakeView, name: str, due: Due) -> Due:
+    """A table that could not be served is refreshed when that is retried, if its schedule does not say so earlier."""
+    serving = view.tables[name].serving
+    if serving.retry_at is None:
+        return due
+    at = min(due.at, serving.wait_seconds(view.now))
+    urgency = min(due.urgency, view.seconds_until(serving.retry_at))
+    return replace(due, at=at, joins_at=min(due.joins_at, at), urgency=urgency)
 
 
 def _due(view: LakeView, table: TableView, path: float, starts: Mapping[str, float]) -> Due:

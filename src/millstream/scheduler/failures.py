@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from millstream.errors import Code
+from millstream.errors import NEVER_COUNTED, Code
 
 
 class FailureClass(StrEnum):
@@ -14,6 +14,8 @@ class FailureClass(StrEnum):
     """Nothing about the table: a retry may succeed. It counts only after several retries."""
     SOURCE = "SOURCE"
     """A source, or the database it is in. It counts at once."""
+    STOPPED = "STOPPED"
+    """Nothing: a person or the end of the process stopped the refresh. It never counts."""
     DATA = "DATA"
     """The query, the data, a setting or the installation. It counts at once."""
 
@@ -31,7 +33,6 @@ _TRANSIENT = (
     Code.COMMIT_CONFLICT,
     Code.DATABASE_UNREACHABLE,
     Code.SNAPSHOT_LOST,
-    Code.LEADERSHIP_LOST,
 )
 _SOURCE = (
     Code.UNKNOWN_TABLE,
@@ -55,6 +56,7 @@ _DATA = (
     Code.JAVA_MISSING,
     Code.JARS_UNRESOLVED,
     Code.SESSION_WITHOUT_DELTA,
+    Code.LAKE_ON_NETWORK,
     Code.SETTING_INVALID,
     Code.DEPENDENCY_MISSING,
     Code.SYNTAX_ERROR,
@@ -78,6 +80,7 @@ _DATA = (
     Code.ATTACHED_READ_ONLY,
     Code.FULL_REQUIRED,
     Code.REFRESH_FAILED,
+    Code.REFRESH_TIMEOUT,
     Code.RECURSION_LIMIT,
     Code.ORACLE_INVALID,
     Code.NOT_COMPARABLE,
@@ -88,6 +91,7 @@ _DATA = (
 )
 
 _CLASSES = {
+    **dict.fromkeys(NEVER_COUNTED, FailureClass.STOPPED),
     **dict.fromkeys(_TRANSIENT, FailureClass.TRANSIENT),
     **dict.fromkeys(_SOURCE, FailureClass.SOURCE),
     **dict.fromkeys(_DATA, FailureClass.DATA),

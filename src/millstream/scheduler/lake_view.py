@@ -44,6 +44,7 @@ class TableView:
         created_at: since when it waits for its first refresh.
         running_since: when the pass began in which it is being refreshed, or will be; None if it is in none.
         expected_seconds: how long its next refresh takes, from `expected_seconds`.
+        serving: the failures to serve it; they keep nothing else waiting.
     """
 
     name: str
@@ -57,6 +58,7 @@ class TableView:
     running_since: datetime | None = None
     expected_seconds: float = 0.0
     backoff: Backoff = NO_BACKOFF
+    serving: Backoff = NO_BACKOFF
 
     @property
     def is_running(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from millstream.results import Status
+from millstream.scheduler.dag import Dag
 from millstream.scheduler.lake_view import LakeView, TableView
 
 
@@ -19,6 +21,8 @@ class WaitReason(StrEnum):
     RUNNING = "RUNNING"
 
 
+STOPPED = (Status.ERROR, Status.SUSPENDED)
+"""A table in one of these states is not refreshed automatically, until a person resumes it."""
 _ORDER = tuple(WaitReason)
 
 
@@ -48,6 +52,21 @@ def find_waits(view: LakeView) -> dict[str, Wait]:
             found[name] = Wait(name, own)
         elif inherited:
             found[name] = min(inherited, key=lambda wait: (_ORDER.index(wait.reason), wait.table))
+    return found
+
+
+def waits_until_resumed(dag: Dag, statuses: Mapping[str, Status]) -> dict[str, str]:
+    """By stream table: the suspended or failed one that it waits for, of several the one that comes first in the graph.
+
+    >>> dag = Dag.build({"a": ["t"], "b": ["a"], "c": ["b"]})
+    >>> waits_until_resumed(dag, {"a": Status.ERROR, "b": Status.ACTIVE, "c": Status.ACTIVE})
+    {'b': 'a', 'c': 'a'}
+    """
+    stopped = {name for name, status in statuses.items() if status in STOPPED}
+    found: dict[str, str] = {}
+    for name in dag.downstream(stopped):
+        if name in statuses and name not in stopped:
+            found[name] = next(source for source in dag.upstream([name]) if source in stopped)
     return found
 
 

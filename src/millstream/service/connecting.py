@@ -42,7 +42,9 @@ def connect(
     """
     root = Path(lake if lake is not None else os.environ.get(LAKE_VARIABLE) or DEFAULT_LAKE).resolve()
     found = Path(config) if config is not None else root / CONFIG_FILE
-    settings = Settings.load(found) if config is not None or found.exists() else Settings()
+
+    def read() -> Settings:
+        return Settings.load(found) if config is not None or found.exists() else Settings()
 
     def logged(phase: str) -> None:
         _log.info("%s", phase)
@@ -51,4 +53,4 @@ def connect(
         elif progress is not None:
             progress(phase)
 
-    return Millstream(root, settings, spark, logged, Path(config) if config is not None else None)
+    return Millstream(root, read, spark, logged, Path(config) if config is not None else None)

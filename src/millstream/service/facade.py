@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from millstream import __version__
 from millstream.alerts.dispatch import Dispatcher, sinks_of
+from millstream.alerts.sink import AlertSink
 from millstream.catalog import Catalog
 from millstream.catalog.facade import utc_now
 from millstream.engine.session import new_worker_session
 from millstream.errors import Code, MillstreamError
 from millstream.events import Event, parse_names
+from millstream.lake.file_system import refuse_network
 from millstream.lake.locks import locks_for
 from millstream.monitoring.cdc_health import captures_of, slots_of
 from millstream.naming import TableName
+from millstream.passes.running_refreshes import request_cancel
 from millstream.postgres.pool import ConnectionPool
 from millstream.results import (
     CdcHealth,
@@ -45,7 +49,9 @@ from millstream.service.daemon.leader import leading
 from millstream.service.daemon.loop import Activity, Daemon
 from millstream.service.due_times import next_due, stale_after
 from millstream.service.explain import explanation
+from millstream.service.held_tables import waits_of, with_waits
 from millstream.service.refreshing import Refreshing
+from millstream.service.reloading import Reloaded, reloaded
 from millstream.service.replacing import dag_of
 from millstream.service.runtime import Runtime, RuntimeStarter
 from millstream.service.statements import Statements
@@ -68,11 +74,12 @@ class Millstream:
     def __init__(
         self,
         root: Path,
-        settings: Settings,
+        read_settings: Callable[[], Settings],
         spark: SparkSession | None,
         progress: Callable[[str], None],
         config: Path | None = None,
     ) -> None:
+        settings = read_settings()
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as e:
@@ -82,7 +89,7 @@ class Millstream:
                 hint="choose a directory you may write to",
             ) from e
         self._root, self._config = root, config
-        self._settings = settings
+        self._settings, self._read_settings = settings, read_settings
         self._clock: Callable[[], datetime] = utc_now
         self._catalog = catalog = Catalog.open(settings.catalog_url or root, root=root)
         self._locks = locks = locks_for(catalog, root)
@@ -90,7 +97,7 @@ class Millstream:
         self._starter = starter = RuntimeStarter(root, settings, catalog, locks, pool, lambda: self._clock(), progress)
         self._attaching = Attaching(catalog, locks, pool, settings, root, lambda: self._clock())
         self._refreshing = Refreshing(catalog, starter.get, lambda: self._clock(), progress)
-        self._stream_tables = StreamTables(catalog, locks, settings, starter.get, self._refreshing)
+        self._stream_tables = StreamTables(catalog, locks, lambda: self._settings, starter.get, self._refreshing)
         self._verifying = Verifying(catalog, settings, starter.get, self._refreshing, root / "verifying")
         self._waiting = Waiting(catalog, locks, pool, starter.get, self._refreshing, lambda: self._clock())
         if spark is not None:
@@ -388,6 +395,7 @@ class Millstream:
         *,
         on_activity: Callable[[Activity], None] | None = None,
         on_standby: Callable[[], None] | None = None,
+        reload: threading.Event | None = None,
     ) -> None:
         """Keep all stream tables fresh by their schedules, until `stop` is set; the running refreshes are finished.
 
@@ -398,31 +406,71 @@ class Millstream:
             on_activity: called with what is due, running and late, each time something is decided.
             on_standby: called once if another process refreshes the lake.
 
+            reload: when it is set, the settings are read again, and the event is cleared.
+
         Raises:
-            MillstreamError: LEADERSHIP_LOST if another process has taken over.
+            MillstreamError: LEADERSHIP_LOST if another process has taken over; JVM_LOST if Spark's process has ended;
+                OUT_OF_MEMORY; LAKE_ON_NETWORK.
         """
         stop = stop or threading.Event()
+        if self._catalog.is_embedded and not self._settings.allow_network_file_system:
+            refuse_network(self._root)
         self._starter.get()
-        settings, clock = self._settings, lambda: self._clock()
+        clock = lambda: self._clock()  # noqa: E731 - tests set another one
         with leading(self._catalog, self._locks, stop, clock, __version__, on_standby or (lambda: None)) as epoch:
             if epoch is None:
                 return
-            sinks = sinks_of(settings, self._catalog, self._connections)
             clients = CallServer(
                 self, __version__, self._config, lambda: self._statements(new_worker_session(self.spark)).run
             )
-            with Dispatcher(sinks, names=settings.alerted_events) as alerts, clients.listening(self._root, stop):
+            with (
+                Dispatcher(self._sinks(self._settings), names=self._settings.alerted_events) as alerts,
+                clients.listening(self._root, stop),
+            ):
                 daemon = Daemon(
                     catalog=self._catalog,
                     refreshing=self._refreshing,
                     look=self._runtime.quick_look.look,
                     maintain=self._runtime.maintenance.run,
-                    settings=lambda: settings,
+                    settings=lambda: self._settings,
                     clock=clock,
                     alerts=alerts,
                     on_activity=on_activity or (lambda _: None),
+                    reload=reload or threading.Event(),
+                    reload_settings=lambda: self._reload(alerts),
                 )
                 daemon.run(epoch, stop)
+
+    def reload_settings(self) -> Reloaded:
+        """Read the settings again; those that can change while the lake is open take effect at once.
+
+        Raises:
+            MillstreamError: SETTING_INVALID; then nothing changes.
+        """
+        result = reloaded(self._settings, self._read_settings())
+        self._sinks(result.settings)  # raises if an address is not set
+        self._settings = result.settings
+        self._starter.use(result.settings)
+        return result
+
+    def _reload(self, alerts: Dispatcher) -> Reloaded:
+        result = self.reload_settings()
+        alerts.use(self._sinks(result.settings), result.settings.alerted_events)
+        return result
+
+    def _sinks(self, settings: Settings) -> list[AlertSink]:
+        return sinks_of(settings, self._catalog, self._connections)
+
+    def cancel(self, name: str) -> bool:
+        """Stop the running refresh of a stream table, also one of another process; false if none is running.
+
+        It returns at once. The refresh ends as FAILED with REFRESH_CANCELLED, which does not count as an error; the old
+        contents stay readable. One that has already committed its result is complete, and only serving it is stopped.
+
+        Raises:
+            MillstreamError: NOT_A_STREAM_TABLE.
+        """
+        return request_cancel(self._catalog, self._locks, self._catalog.get(TableName.parse(name)), self._clock())
 
     def pause(self) -> None:
         """Pause the automatic refreshes of all stream tables, by whichever process; explicit ones still work."""
@@ -467,7 +515,7 @@ class Millstream:
 
     def status(self) -> list[StreamTableStatus]:
         """All stream tables, with how stale they are."""
-        return list(self._catalog.statuses())
+        return with_waits(self._catalog)
 
     def refresh_stats(self) -> list[RefreshStats]:
         """Per stream table, the totals of its refreshes."""
@@ -515,7 +563,8 @@ class Millstream:
     def explain(self, name: str) -> Explanation:
         """How a stream table is maintained."""
         table = self._catalog.get(TableName.parse(name))
-        return explanation(self._runtime.recorded.compiled(table), table.refresh_mode, str(table.name))
+        found = explanation(self._runtime.recorded.compiled(table), table.refresh_mode, str(table.name))
+        return replace(found, reasons=(*found.reasons, *waits_of(self._catalog, str(table.name))))
 
     def validate(self, query: str, dialect: str | None = None) -> Explanation:
         """How a query would be maintained; nothing is created.

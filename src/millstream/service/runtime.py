@@ -28,6 +28,7 @@ from millstream.notices import ServingWarning, warn
 from millstream.passes.frontier import Frontiers
 from millstream.passes.pass_runner import PassRunner
 from millstream.passes.quick_look import QuickLook
+from millstream.passes.running_refreshes import RunningRefreshes
 from millstream.passes.table_refresh import TableRefresh
 from millstream.postgres.pool import ConnectionPool
 from millstream.service.definitions import Definitions
@@ -58,6 +59,7 @@ class RuntimeStarter:
     ) -> None:
         self._root = root
         self._arguments = (root, settings, catalog, locks, connections, clock, progress)
+        self._settings = settings
         self._started: Runtime | None = None
         self._is_closed = False
         self._guard = threading.RLock()
@@ -81,7 +83,15 @@ class RuntimeStarter:
     def start(self, spark: SparkSession | None) -> Runtime:
         """Start the runtime, in the caller's session if one is given."""
         self._started = Runtime(*self._arguments, spark)
+        self._started.use(self._settings)
         return self._started
+
+    def use(self, settings: Settings) -> None:
+        """Work with other settings from now on, as far as `reloading` allows them to change."""
+        with self._guard:
+            self._settings = settings
+            if self._started is not None:
+                self._started.use(settings)
 
     @contextmanager
     def closing(self) -> Iterator[None]:
@@ -135,11 +145,14 @@ class Runtime:
                 self.lake, catalog, self.workers, self.compiler, self.recorded, feeds, self.captures, settings
             )
             self.servings = ServingDefinitions(catalog, self.workers, self.server, settings, keys.of_query)
-            self.refresher = TableRefresh(catalog, self.workers, settings, self.recorded, self.server, clock, progress)
+            self._settings = settings
+            in_effect = lambda: self._settings  # noqa: E731 - some change while the lake is open
+            self.refresher = TableRefresh(catalog, self.workers, in_effect, self.recorded, self.server, clock, progress)
             frontiers = Frontiers(catalog, self.workers, locks, self.recorded, self.captures, clock, progress)
             concurrency = settings.concurrent_refreshes
+            running = RunningRefreshes(catalog, clock, lambda: self._settings.refresh_timeout_seconds)
             self.passes = PassRunner(
-                catalog, self.workers, locks, frontiers, self.refresher, clock, progress, concurrency
+                catalog, self.workers, locks, frontiers, self.refresher, clock, progress, concurrency, running
             )
             self.quick_look = QuickLook(catalog, self.workers, self.recorded, self.captures, self.server, clock)
             self.maintenance = Maintenance(root, catalog, self.workers, locks, settings, self.server, clock, progress)
@@ -161,6 +174,12 @@ class Runtime:
         except BaseException:
             self.close()
             raise
+
+    def use(self, settings: Settings) -> None:
+        """Work with other settings from now on, as far as `reloading` allows them to change."""
+        if settings.concurrent_refreshes != self._settings.concurrent_refreshes:
+            self.passes.resize(settings.concurrent_refreshes)
+        self._settings = settings
 
     def close(self) -> None:
         """Release the session and the connections to databases."""

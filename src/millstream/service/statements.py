@@ -23,6 +23,7 @@ from millstream.settings import Settings
 from millstream.sql.statements import (
     AlterStreamTable,
     AttachDatabase,
+    CancelRefresh,
     CreateStreamTable,
     DescribeStreamTable,
     DetachDatabase,
@@ -71,6 +72,7 @@ class Statements:
             DropStreamTable: self._drop,
             RefreshStreamTable: self._refresh,
             WaitForStreamTable: self._wait,
+            CancelRefresh: self._cancel,
             ShowStreamTables: self._show,
             DescribeStreamTable: self._describe,
             ExplainStreamTable: self._explain,
@@ -164,6 +166,10 @@ class Statements:
             message = f"it is not clear of what {unclear.value} is a {unclear.kind}"
             raise MillstreamError(Code.WAIT_INVALID, message, hint="add IN and the name of a database or table")
         return {point.of: point.value for point in points if point.of is not None} or None
+
+    def _cancel(self, s: CancelRefresh) -> DataFrame:
+        is_running = self._facade.cancel(str(s.name))
+        return self._said(f"the refresh of {s.name} is being cancelled" if is_running else f"{s.name} is not running")
 
     def _show(self, _: ShowStreamTables) -> DataFrame:
         rows = [

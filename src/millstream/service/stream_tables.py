@@ -29,7 +29,7 @@ class StreamTables:
         self,
         catalog: Catalog,
         locks: Locks,
-        settings: Settings,
+        settings: Callable[[], Settings],
         runtime: Callable[[], Runtime],
         refreshing: Refreshing,
     ) -> None:
@@ -116,7 +116,7 @@ class StreamTables:
 
     def _checked(self, schedule: str) -> str:
         """A schedule's text; whether it fits the table's time zone is checked when it is set."""
-        return Schedule.parse(schedule, min_seconds=self._settings.min_schedule_seconds).text
+        return Schedule.parse(schedule, min_seconds=self._settings().min_schedule_seconds).text
 
     def drop(self, name: TableName, *, cascade: bool, lost: str | None = None) -> None:
         """Drop a stream table; `lost` is a database to which no connection is made any more."""

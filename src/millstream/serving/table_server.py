@@ -21,11 +21,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from millstream import naming
+from millstream.cancellation import check
 from millstream.catalog import Catalog
 from millstream.catalog.attached import Serving
 from millstream.catalog.models import StreamTable
 from millstream.catalog.serving_details import FormerServing
-from millstream.engine.spark_errors import SPARK_ERRORS, first_line
+from millstream.engine.spark_errors import SPARK_ERRORS, environment_error, first_line
 from millstream.engine.storage import DeltaStore, RangeKind
 from millstream.engine.storage.files.exact_cast import exactly
 from millstream.engine.storage.files.schema import UnsupportedTypeError, arrow_schema, narrowed
@@ -198,6 +199,7 @@ class TableServer:
         self._served.pop(table.id, None)
         if serving is None:
             return None
+        check()
         self.finish_move(table)
         with self.sink(serving, table) as sink:
             served = self._serve(sink, serving, table, store)
@@ -313,6 +315,8 @@ class TableServer:
         try:
             done = sink.serve(self._target(serving, table, store), mark, feed)
         except (*SPARK_ERRORS, OSError) as e:
+            if (environment := environment_error(e)) is not None:
+                raise environment from e
             raise MillstreamError(
                 Code.SERVE_FAILED,
                 f"{table.name} could not be served as {serving.name}: {first_line(e)}",

@@ -12,6 +12,7 @@ from millstream.sql import statements
 from millstream.sql.statements import (
     AlterStreamTable,
     AttachDatabase,
+    CancelRefresh,
     CreateStreamTable,
     DescribeStreamTable,
     DetachDatabase,
@@ -139,6 +140,7 @@ class TestOwnStatements:
             ("DROP STREAM TABLE IF EXISTS totals CASCADE", DropStreamTable(TOTALS, if_exists=True, cascade=True)),
             ("REFRESH STREAM TABLE totals", RefreshStreamTable(TOTALS)),
             ("REFRESH STREAM TABLE totals FULL ;", RefreshStreamTable(TOTALS, full=True)),
+            ("CANCEL REFRESH STREAM TABLE totals", CancelRefresh(TOTALS)),
             ("SHOW STREAM TABLES", ShowStreamTables()),
             ("DESCRIBE STREAM TABLE totals", DescribeStreamTable(TOTALS)),
             ("desc stream table totals", DescribeStreamTable(TOTALS)),

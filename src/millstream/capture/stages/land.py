@@ -47,7 +47,8 @@ def land(
         state = _begin(context, state, reading.position, touched)
         tick_id = state.database.last_tick
     limit, metadata = context.settings.direct_max_rows, snapshot.metadata(reading.position)
-    landing = Landing(context.worker, snapshot, tick_id, metadata, limit, context.progress)
+    permit = context.catalog.check_leadership
+    landing = Landing(context.worker, snapshot, tick_id, metadata, limit, context.progress, permit)
     for id_, changes in reading.changes.items():
         try:
             state = state.with_capture(landing.land(before[id_], plan.decisions[id_], changes))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 _READ = sa.select(lake.c.leader_epoch, lake.c.leader, lake.c.woke_at, lake.c.is_paused)
+_EPOCH = sa.select(lake.c.leader_epoch)
 _LOCK_EPOCH = sa.select(lake.c.leader_epoch).with_for_update(key_share=True)
 
 
@@ -26,12 +27,13 @@ def read(connection: Connection) -> Leadership:
     return Leadership(epoch=row.leader_epoch, leader=leader, woke_at=row.woke_at, is_paused=row.is_paused)
 
 
-def check(connection: Connection, epoch: int) -> None:
+def check(connection: Connection, epoch: int, *, is_locking: bool = True) -> None:
     """Refuse to write under a leadership that has ended, and keep it from ending until the transaction does.
 
-    The lake's row stays locked, so a process that takes over waits for a write that passed this check.
+    The lake's row stays locked, so a process that takes over waits for a write that passed this check; without
+    `is_locking` it does not wait.
     """
-    current = int(connection.execute(_LOCK_EPOCH).scalar_one())
+    current = int(connection.execute(_LOCK_EPOCH if is_locking else _EPOCH).scalar_one())
     if current != epoch:
         raise lost(epoch, current)
 

@@ -34,11 +34,13 @@ class Txn:
 
     Args:
         is_durable: the files are on disk before the log names them, so that the table survives a power cut.
+        permit: called right before the commit, or before Spark begins to make it; raises if it must not be made.
     """
 
     app_id: str
     version: int
     is_durable: bool = field(default=False, compare=False)
+    permit: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.sql.statements.model import (
     AlterStreamTable,
     AttachDatabase,
+    CancelRefresh,
     CreateStreamTable,
     DescribeStreamTable,
     DetachDatabase,
@@ -34,6 +35,7 @@ from millstream.sql.statements.scanner import Scanner, pieces_of, position_at, s
 __all__ = [
     "AlterStreamTable",
     "AttachDatabase",
+    "CancelRefresh",
     "CreateStreamTable",
     "DescribeStreamTable",
     "DetachDatabase",

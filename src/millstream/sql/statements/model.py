@@ -90,6 +90,13 @@ class WaitForStreamTable:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelRefresh:
+    """CANCEL REFRESH STREAM TABLE."""
+
+    name: TableName
+
+
+@dataclass(frozen=True, slots=True)
 class ShowStreamTables:
     """SHOW STREAM TABLES."""
 
@@ -199,6 +206,7 @@ OwnStatement = (
     | DropStreamTable
     | RefreshStreamTable
     | WaitForStreamTable
+    | CancelRefresh
     | ShowStreamTables
     | DescribeStreamTable
     | ExplainStreamTable

@@ -74,6 +74,7 @@ def write(
 ) -> None:
     """Append to the table or replace its contents, in one commit; with `is_change` false, it records no row change."""
     frame = as_frame(spark, rows, schema).select(*(naming.quote(f.name) for f in schema.fields))
+    txn.permit()
     with reporting_conflicts(path):
         (
             frame.write.format("delta")
@@ -123,6 +124,7 @@ def run_as_transaction(
     try:
         for name, frame in frames.items():
             frame.createGlobalTempView(views[name])
+        txn.permit()
         with reporting_conflicts(path):
             session.sql(statement({name: f"global_temp.{view}" for name, view in views.items()}))
     finally:

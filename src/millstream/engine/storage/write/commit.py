@@ -116,6 +116,7 @@ def commit_next(
     version = state.version
     if txn.is_durable:
         sync_files(root, actions)
+    txn.permit()
     while not put_if_absent(root, version + 1, actions, is_durable=txn.is_durable):
         other = log.commits(version, version + 1)[0]
         if other.transactions.get(txn.app_id, -1) >= txn.version:
@@ -123,6 +124,7 @@ def commit_next(
         if not is_harmless(other):
             raise conflict(log.path, other)
         version += 1
+        txn.permit()
     return version + 1
 
 

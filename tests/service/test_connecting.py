@@ -56,7 +56,7 @@ def test_an_address_that_is_none_is_not_repeated(
 
 def test_a_library_is_silent_unless_logging_is_configured() -> None:
     assert any(isinstance(h, logging.NullHandler) for h in logging.getLogger("millstream").handlers)
-    code = "import logging, millstream; logging.getLogger('millstream.refresh').warning('heard')"
+    code = "import logging, millstream; millstream.connect; logging.getLogger('millstream.refresh').warning('heard')"
     silent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert silent.stderr == ""
     loud = subprocess.run(

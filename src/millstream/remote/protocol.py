@@ -19,28 +19,9 @@ PROTOCOL = 1
 CALLS = frozenset(
     {
         *("create_stream_table", "alter_stream_table", "drop_stream_table", "serve_stream_table", "stop_serving"),
-        *(
-            "refresh_stream_table",
-            "refresh_stream_tables",
-            "wait_for",
-            "cancel",
-            "verify",
-            "maintain",
-            "pause",
-            "resume",
-        ),
-        *(
-            "pause",
-            "resume",
-            "status",
-            "daemon_status",
-            "refresh_stats",
-            "refresh_history",
-            "events",
-            "explain",
-            "validate",
-        ),
-        *("attach", "detach", "detach_script", "sources", "check_cdc_health", "slot_health"),
+        *("refresh_stream_table", "refresh_stream_tables", "wait_for", "cancel", "verify", "maintain"),
+        *("pause", "resume", "status", "daemon_status", "refresh_stats", "refresh_history", "events"),
+        *("explain", "validate", "attach", "detach", "detach_script", "sources", "check_cdc_health", "slot_health"),
     }
 )
 """The calls of the facade that are passed on as they are."""

@@ -33,6 +33,8 @@ _TRANSIENT = (
     Code.COMMIT_CONFLICT,
     Code.DATABASE_UNREACHABLE,
     Code.SNAPSHOT_LOST,
+    Code.DAEMON_LOST,
+    Code.WAIT_TIMEOUT,
 )
 _SOURCE = (
     Code.UNKNOWN_TABLE,
@@ -88,6 +90,8 @@ _DATA = (
     Code.VALUE_UNSUPPORTED,
     Code.SERVE_FAILED,
     Code.EVENT_UNKNOWN,
+    Code.DAEMON_REFUSED,
+    Code.WAIT_INVALID,
 )
 
 _CLASSES = {

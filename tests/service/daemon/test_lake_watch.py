@@ -42,7 +42,8 @@ def test_a_table_that_may_have_ended_the_jvm_waits_longer_each_time(catalog: Cat
     crashing, other = (catalog.create_stream_table(new_table(name)) for name in ("crashing", "other"))
     fail(catalog, crashing, clock, Code.JVM_LOST, Code.REFRESH_FAILED, Code.JVM_LOST, Code.JVM_LOST, Code.JVM_LOST)
     fail(catalog, other, clock, Code.JVM_LOST, Code.REFRESH_FAILED)
-    view = LakeWatch(catalog, slots=2).view(clock(), busy_slots=0, is_enabled=True)
+    watch = LakeWatch(catalog, slots=2)
+    view = watch.view(clock(), watch.pulse(), busy_slots=0, is_enabled=True)
     backoff = view.tables["crashing"].backoff
     assert backoff.attempts == 3
     assert backoff.wait_seconds(clock()) == 4.0

@@ -29,7 +29,7 @@ from millstream.catalog.reader import CatalogReader, find_by_id, find_named
 from millstream.catalog.schema import stream_tables
 from millstream.catalog.stores import databases, dependencies, events, history, lake, leadership, no_data, tables
 from millstream.errors import Code, MillstreamError
-from millstream.events import Event
+from millstream.events import Event, EventName
 from millstream.reasons import Reason
 from millstream.results import InitiatedBy, RefreshMode, Status
 
@@ -213,9 +213,19 @@ class Catalog(CatalogReader):
             return dropped
 
     def mark_needs_reinit(self, table_id: str, reason: str) -> None:
-        """Make the next refresh reinitialise the table. A refresh under way does not clear the mark."""
+        """Make the next refresh reinitialise the table, and raise the event unless it had to be reinitialised anyway.
+
+        A refresh under way does not clear the mark.
+        """
         with self._write() as connection:
-            tables.mark_reinit(connection, table_id, reason, self._clock())
+            self._mark_reinit(connection, table_id, reason)
+
+    def _mark_reinit(self, connection: Connection, table_id: str, reason: str) -> None:
+        before, now = find_by_id(connection, table_id), self._clock()
+        tables.mark_reinit(connection, table_id, reason, now)
+        if before is not None and not before.needs_reinit:
+            event = Event.of(EventName.REINITIALIZE_NEEDED, now, before.name, database=None, reason=reason)
+            events.add(connection, [event])
 
     def set_error(self, table_id: str, reason: str) -> None:
         """Set a stream table to ERROR immediately, for a reason that no retry can fix."""
@@ -255,7 +265,7 @@ class Catalog(CatalogReader):
             history.complete(connection, intent, outcome, self._clock())
             tables.set_versions(connection, intent.table_id, outcome.stage_versions)
             if outcome.reinit_reason is not None:
-                tables.mark_reinit(connection, intent.table_id, outcome.reinit_reason, self._clock())
+                self._mark_reinit(connection, intent.table_id, outcome.reinit_reason)
 
     def fail_refresh(
         self,
@@ -456,6 +466,8 @@ class Catalog(CatalogReader):
     ) -> None:
         """Record a database and some of its captured tables as they are now, in one transaction.
 
+        The events that follow from the change are recorded with it.
+
         Args:
             is_seen: definitions depend on what changes, so they have to be checked again.
             is_durable: the database will discard the changes that were read, so a power cut must not undo this.
@@ -464,6 +476,7 @@ class Catalog(CatalogReader):
             if is_seen:
                 lake.bump_generation(connection)
             now = self._clock()
+            events.add(connection, databases.events_of_change(connection, item, captures, now))
             databases.put(connection, item, now)
             for capture in captures:
                 databases.put_capture(connection, self._paths.store_capture(capture), now)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from kits.capture import Kit
+from kits.wal_shops import WalShop
 from kits.wal_tables import BOTH, Writer, always_surveyed, kit, shop, until, writer
+from millstream.capture.backlog import BacklogLimits, backlog_events
+from millstream.capture.change_readers import wal_of
 from millstream.capture.mode_switch import wanted_as
 from millstream.catalog.attached import CaptureMode
 from millstream.events import EventName
-from millstream.sources.postgres.wal.slot import drop_slot, slot_of
+from millstream.sources.postgres.wal.slot import drop_slot, slot_of, slot_state
 
 __all__ = ["always_surveyed", "kit", "shop", "writer"]
 pytestmark = pytest.mark.postgres
 
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 MODES = (EventName.CDC_TRANSITION_STARTED, EventName.CDC_TRANSITION_COMPLETE, EventName.CDC_TRANSITION_FAILED)
 TO_WAL = [("started", "TRIGGER", "TRANSITIONING"), ("complete", "TRANSITIONING", "WAL")]
 
@@ -75,3 +80,35 @@ def test_a_switch_that_is_no_longer_wanted(kit: Kit, writer: Writer) -> None:
     kit.tick()
     assert steps(kit) == [TO_WAL[0], ("failed", "TRANSITIONING", "TRIGGER")]
     assert raised(kit)[1]["reason"] == "the switch is no longer wanted"
+
+
+def test_looks_alone_complete_a_switch(kit: Kit, writer: Writer) -> None:
+    """No reader is ever due; somebody writes, so that older transactions end."""
+    for _ in range(60):
+        kit.captures.watch("shop")
+        writer.execute(BOTH)
+        if kit.database.mode is CaptureMode.WAL:
+            break
+    assert steps(kit) == TO_WAL
+    with kit.captures._connections.visiting(kit.database) as connection:
+        before = slot_state(connection, wal_of(kit.database).slot)
+        kit.captures.watch("shop")
+        after = slot_state(connection, wal_of(kit.database).slot)
+    assert before is not None
+    assert after is not None
+    assert (after.confirmed_flush_lsn or 0) > (before.confirmed_flush_lsn or 0)
+    kit.assert_exact(writer, "a", "b")
+
+
+def test_wal_that_a_long_transaction_holds(kit: Kit, writer: Writer, shop: WalShop) -> None:
+    until(kit, CaptureMode.WAL, writer, "a", "b")
+    limits = BacklogLimits(wal_bytes=1 << 20, buffer_rows=1)
+    assert backlog_events("shop", kit.captures.backlog("shop", limits), frozenset(), limits, NOON)[0] == []
+    with shop.owner() as other, other.transaction():
+        other.execute("CREATE TABLE open (k int)")
+        writer.execute("INSERT INTO c SELECT i, i FROM generate_series(1, 30000) i")
+        kit.captures.watch("shop")
+        [event], _ = backlog_events("shop", kit.captures.backlog("shop", limits), frozenset(), limits, NOON)
+    assert event.event is EventName.SLOT_LAG_WARNING
+    assert event.fields["slot_name"] == wal_of(kit.database).slot
+    assert event.fields["retained_wal_bytes"] > 1 << 20

@@ -90,7 +90,7 @@ def run_tick(
     moved = moved_mirrors(context.worker.store, captures.values()) if request.is_first else {}
     views = context.dependents.views(database.name)
     if is_idle(database, captures, (here.identity, here.snapshot), request, moved, views):
-        return Ticked(database, captures, unasked(captures.values(), request), all_captures)
+        return Ticked(database, captures, unasked(captures.values(), request), all_captures, is_idle=True)
     state = _prepare(context, request, database, captures, here, moved)
     tries = 0
     while tries < _TRIES:

@@ -118,12 +118,14 @@ class Ticked:
         captures: the loaded captures, by id.
         quarantined: why captures were not brought forward.
         all_captures: all captures as recorded before the tick, including those that are being loaded.
+        is_idle: nothing was written since the last tick, so nothing was done.
     """
 
     database: AttachedDatabase
     captures: Mapping[str, Capture]
     quarantined: Mapping[str, MillstreamError]
     all_captures: tuple[Capture, ...]
+    is_idle: bool = False
 
     @property
     def versions(self) -> dict[str, int]:

@@ -68,14 +68,17 @@ class Frontiers:
         self._clock = clock
         self._progress = progress
 
-    def take(self, tables: Sequence[StreamTable], held: HeldSnapshot | None = None) -> PassFrontier:
+    def take(
+        self, tables: Sequence[StreamTable], held: HeldSnapshot | None = None, *, is_waiting: bool = True
+    ) -> PassFrontier:
         """Bring what some stream tables read forward, and take the newest versions of it.
 
         Args:
             held: takes over the snapshot of the database.
+            is_waiting: otherwise a database that is known to be unreachable is not tried.
         """
         now = self._clock()
-        captured, failures = self._captured(tables, held)
+        captured, failures = self._captured(tables, held, is_waiting=is_waiting)
         paths: dict[str, str] = {}
         versions: dict[str, int] = {}
         for table in tables:
@@ -92,7 +95,7 @@ class Frontiers:
         return PassFrontier(now, paths, versions, captured, failures)
 
     def _captured(
-        self, tables: Sequence[StreamTable], held: HeldSnapshot | None
+        self, tables: Sequence[StreamTable], held: HeldSnapshot | None, *, is_waiting: bool
     ) -> tuple[Mapping[str, int], dict[str, MillstreamError]]:
         """Bring the databases behind the tables to now; one snapshot cuts all tables of a database."""
         self._captures.end_forgotten()
@@ -101,7 +104,8 @@ class Frontiers:
             return {}, {}
         names = sorted({name for read in readers.values() for name in read.names})
         started = time.perf_counter()
-        advanced = self._captures.advance(readers, held.hold if held is not None else None)
+        hold = held.hold if held is not None else None
+        advanced = self._captures.advance(readers, hold, is_waiting=is_waiting)
         _log.info("brought %s forward in %.0f ms", ", ".join(names), (time.perf_counter() - started) * 1000)
         _log.debug("versions of the mirrors: %s", advanced.versions)
         return advanced.versions, dict(advanced.refused)

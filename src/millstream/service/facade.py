@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -40,6 +41,7 @@ from millstream.service.attached_reads import table_frame
 from millstream.service.attaching import Attaching
 from millstream.service.daemon.leader import leading
 from millstream.service.daemon.loop import Activity, Daemon
+from millstream.service.daemon.source_watch import SourceWatch
 from millstream.service.due_times import next_due, stale_after
 from millstream.service.explain import explanation
 from millstream.service.refreshing import Refreshing
@@ -377,11 +379,20 @@ class Millstream:
             if epoch is None:
                 return
             sinks = sinks_of(settings, self._catalog, self._connections)
-            with Dispatcher(sinks, names=settings.alerted_events) as alerts:
+            runtime = self._runtime
+            sources = SourceWatch(
+                catalog=self._catalog,
+                captures=runtime.captures,
+                store=lambda: runtime.workers.here().store,
+                settings=lambda: settings,
+                clock=clock,
+            )
+            with Dispatcher(sinks, names=settings.alerted_events) as alerts, closing(sources):
                 daemon = Daemon(
                     catalog=self._catalog,
                     refreshing=self._refreshing,
-                    maintain=self._runtime.maintenance.run,
+                    sources=sources,
+                    maintain=runtime.maintenance.run,
                     settings=lambda: settings,
                     clock=clock,
                     alerts=alerts,

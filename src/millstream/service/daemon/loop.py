@@ -22,6 +22,7 @@ from millstream.scheduler.failures import class_of
 from millstream.scheduler.lake_view import LakeView, TableView
 from millstream.scheduler.policy import Decision, PassPlan, decide
 from millstream.service.daemon.lake_watch import LakeWatch
+from millstream.service.daemon.source_watch import SourceWatch
 from millstream.service.refreshing import Refreshing
 from millstream.settings import Settings
 
@@ -51,6 +52,7 @@ class Daemon:
     """Keeps the stream tables of a lake fresh, while this process leads it.
 
     Args:
+        sources: watches what the tables read while none is due.
         maintain: keeps the storage small, for about so many seconds.
         alerts: takes all events of the lake, whichever process has recorded them.
         on_activity: called after each decision.
@@ -59,6 +61,7 @@ class Daemon:
 
     catalog: Catalog
     refreshing: Refreshing
+    sources: SourceWatch
     maintain: Callable[[float], object]
     settings: Callable[[], Settings]
     clock: Callable[[], datetime]
@@ -98,6 +101,7 @@ class Daemon:
                     running[future] = plan
                     future.add_done_callback(lambda _: self._woken.set())
                 self.catalog.wake(epoch, now)
+                next_look = self.sources.begin_due(now)
                 self._report(view, decision)
                 if events := self.catalog.events(after_id=last_event):
                     self.alerts.put(events)
@@ -105,7 +109,7 @@ class Daemon:
                 self.on_activity(Activity(now, epoch, is_paused, decision, dict(watch.running)))
                 if not running and not decision.passes:
                     upkeep = self._maintained(threads, upkeep, now)
-                self._woken.wait(self._seconds_until(decision.wake_at))
+                self._woken.wait(self._seconds_until(min(decision.wake_at, next_look)))
         self._finish(watch, running)
 
     def _maintained(self, threads: ThreadPoolExecutor, last: datetime, now: datetime) -> datetime:

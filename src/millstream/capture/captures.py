@@ -243,6 +243,7 @@ class Captures:
                 progress=self._progress,
                 connection=connection,
                 second=lambda: self._connections.second(database),
+                own=self._connections.own,
                 switch=self._switches.setdefault(name, Switch()),
                 began=time.monotonic(),
             )

@@ -17,6 +17,7 @@ from millstream.engine.worker import Worker
 from millstream.errors import MillstreamError
 from millstream.postgres.connection import Connection
 from millstream.postgres.identity import Identity
+from millstream.postgres.own_transactions import OwnTransactions
 from millstream.settings import Settings
 from millstream.sources.postgres.server.table_error import TableError
 
@@ -27,6 +28,7 @@ class TickContext:
 
     Args:
         connection: in autocommit mode; `second` gives another one.
+        own: our transactions that need no reading.
         switch: the state of the database's mode switch in this process.
         began: when the tick began, by the monotonic clock.
     """
@@ -39,6 +41,7 @@ class TickContext:
     progress: Callable[[str], None]
     connection: Connection
     second: Callable[[], Connection]
+    own: OwnTransactions
     switch: Switch
     began: float
 

@@ -229,9 +229,22 @@ class Catalog(CatalogReader):
 
     def set_error(self, table_id: str, reason: str) -> None:
         """Set a stream table to ERROR immediately, for a reason that no retry can fix."""
-        with self._write() as connection:
+        code, _, message = reason.partition(": ")
+        with self._write() as connection, self._raising_suspension(connection, table_id, code, message):
             values = {"status": Status.ERROR, "status_reason": reason}
             tables.update(connection, table_id, values, self._clock())
+
+    @contextmanager
+    def _raising_suspension(self, connection: Connection, table_id: str, code: str, message: str) -> Iterator[None]:
+        """Raise the event if a table goes to ERROR inside the block, and not if it already was."""
+        before = find_by_id(connection, table_id)
+        yield
+        after = find_by_id(connection, table_id)
+        is_error = after is not None and after.status is Status.ERROR
+        if before is not None and after is not None and is_error and before.status is not Status.ERROR:
+            facts = {"consecutive_errors": after.consecutive_errors, "error_code": code, "error_message": message}
+            event = Event.of(EventName.AUTO_SUSPENDED, self._clock(), after.name, database=None, **facts)
+            events.add(connection, [event])
 
     # Refreshes
 
@@ -287,7 +300,10 @@ class Catalog(CatalogReader):
         Raises:
             MillstreamError: `COMMIT_CONFLICT` if another process has ended this refresh.
         """
-        with self._write() as connection:
+        with (
+            self._write() as connection,
+            self._raising_suspension(connection, intent.table_id, str(error.code), error.message),
+        ):
             history.fail(
                 connection,
                 intent,
@@ -310,7 +326,10 @@ class Catalog(CatalogReader):
         freshness_deadline: datetime | None = None,
     ) -> int:
         """Record a refresh that failed before it began, e.g. because a source is missing; returns the refresh id."""
-        with self._write() as connection:
+        with (
+            self._write() as connection,
+            self._raising_suspension(connection, table_id, str(error.code), error.message),
+        ):
             refresh_id = lake.next_refresh_id(connection, 0)
             history.fail_early(
                 connection,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -49,6 +50,18 @@ class TestDatabase:
         assert both.captures.watch("shop") is Look.TICKED
         both.assert_exact(owner, "t", "bag")
         assert both.captures.backlog("shop", replace(LIMITS, buffer_rows=1)).buffered_rows in ({}, {"public.t": 0})
+
+    def test_what_a_tick_did_is_logged(self, both: Kit, owner: Owner, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG, "millstream.capture")
+        owner.execute("INSERT INTO t VALUES (100, 'w', 1)")
+        while both.captures.watch("shop") is not Look.IDLE:
+            pass
+        ticks = [r for r in caplog.records if hasattr(r, "millstream_tick")]
+        first, last = ticks[0], ticks[-1]
+        assert (first.levelno, last.levelno) == (logging.INFO, logging.DEBUG)
+        assert "landed changes of shop.public.t" in first.getMessage()
+        assert first.millstream_tick["landed"] == ["shop.public.t"]
+        assert last.millstream_tick["is_idle"]
 
     def test_a_dropped_table_is_noticed(self, both: Kit, owner: Owner) -> None:
         owner.execute("DROP TABLE t")

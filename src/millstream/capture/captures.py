@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ from millstream.postgres.pool import ConnectionPool
 from millstream.settings import Settings
 from millstream.sources.postgres.values.types import MirrorColumn
 from millstream.sources.postgres.wal.slot import slot_of
+
+_log = logging.getLogger(__name__)
 
 _ENDING_SECONDS = 60.0
 """How long to wait before another attempt to end captures."""
@@ -230,7 +233,7 @@ class Captures:
         wider: Mapping[str, Sequence[MirrorColumn]] | None = None,
         at_snapshot: Callable[[SourceSnapshot], None] | None = None,
     ) -> Ticked:
-        database, tries = self._access.get(name), itertools.count()
+        database, tries, began = self._access.get(name), itertools.count(), time.monotonic()
         request = TickRequest(wanted, wider or {}, at_snapshot is not None, name not in self._ticked)
 
         def run(connection: Connection) -> Ticked:
@@ -257,6 +260,7 @@ class Captures:
             self._report(database, self._access.get(name))
             raise
         self._outages.clear(name)
+        _log_tick(ticked, time.monotonic() - began)
         self._report(database, ticked.database)
         self._ticked.add(name)
         return ticked
@@ -358,3 +362,24 @@ class Captures:
         except MillstreamError as error:
             self._next_ending[database] = time.monotonic() + _ENDING_SECONDS
             self._progress(f"capture could not be ended in {database}; a later tick retries: {error.message}")
+
+
+def _log_tick(ticked: Ticked, seconds: float) -> None:
+    """Log a tick; the attribute `millstream_tick` of the record holds the same as data."""
+    before = {c.id: c.version for c in ticked.all_captures}
+    landed = sorted(c.name for c in ticked.captures.values() if c.version != before.get(c.id))
+    quarantined = {ticked.captures[id_].name: str(error.code) for id_, error in ticked.quarantined.items()}
+    facts = {
+        "database": ticked.database.name,
+        "mode": str(ticked.database.mode),
+        "is_idle": ticked.is_idle,
+        "landed": landed,
+        "quarantined": quarantined,
+        "duration_ms": round(seconds * 1000, 1),
+    }
+    said = "nothing was written" if ticked.is_idle else f"landed changes of {', '.join(landed) or 'no table'}"
+    if quarantined:
+        said = f"{said}; quarantined {', '.join(sorted(quarantined))}"
+    level = logging.DEBUG if ticked.is_idle else logging.INFO
+    name, milliseconds = ticked.database.name, seconds * 1000
+    _log.log(level, "tick of %s in %.0f ms: %s", name, milliseconds, said, extra={"millstream_tick": facts})

@@ -106,7 +106,7 @@ class Frontiers:
         started = time.perf_counter()
         hold = held.hold if held is not None else None
         advanced = self._captures.advance(readers, hold, is_waiting=is_waiting)
-        _log.info("brought %s forward in %.0f ms", ", ".join(names), (time.perf_counter() - started) * 1000)
+        _log.debug("brought %s forward in %.0f ms", ", ".join(names), (time.perf_counter() - started) * 1000)
         _log.debug("versions of the mirrors: %s", advanced.versions)
         return advanced.versions, dict(advanced.refused)
 

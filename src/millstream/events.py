@@ -77,7 +77,8 @@ class EventName(StrEnum):
         "reinitialize_needed",
         Severity.WARNING,
         ("source_table", "reason"),
-        "A source changed so that the next refresh must reinitialise the stream table.",
+        "A source was altered, replaced or dropped: the next refresh reinitialises the stream table, or fails with the "
+        "reason.",
     )
 
     # Capture
@@ -102,8 +103,8 @@ class EventName(StrEnum):
     CDC_TRANSITION_COMPLETE = (
         "cdc_transition_complete",
         Severity.INFO,
-        _TRANSITION,
-        "A database has switched to another capture mode.",
+        (*_TRANSITION, "reason"),
+        "A database has switched to another capture mode; the reason is null if that was requested.",
     )
     CDC_TRANSITION_FAILED = (
         "cdc_transition_failed",
@@ -115,7 +116,7 @@ class EventName(StrEnum):
         "table_quarantined",
         Severity.WARNING,
         ("source_table", "reason"),
-        "A captured table cannot be brought forward; its dependents fail until it can.",
+        "A captured table cannot be brought forward; its dependents fail until it can. It is retried by itself.",
     )
 
     # The process that refreshes

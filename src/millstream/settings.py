@@ -72,7 +72,13 @@ class Settings:
     """Seconds within which the WAL must catch up with the triggers when capture switches to it; otherwise the triggers
     stay."""
     slot_lag_alert_bytes: int = field(default=100 << 20, metadata={"range": (0, 1 << 60)})
-    """How many bytes of WAL a slot may lag or retain before `check_cdc_health` raises an alert."""
+    """How many bytes of WAL a slot may lag or retain before `check_cdc_health` and the event `slot_lag_warning` report
+    it."""
+    buffer_alert_rows: int = field(default=1_000_000, metadata={"range": (1, 1 << 40)})
+    """How many changes may wait in a table's buffer before the event `buffer_growth_warning` reports it."""
+    source_watch_seconds: int = field(default=10, metadata={"range": (1, 3600)})
+    """How often `millstream run` looks at each attached database and at the lake's own sources while no stream table
+    that reads them is due; less often while a database cannot be reached."""
     trusted_owners: str = ""
     """Roles of attached databases, separated by commas, whose functions may run with the rights of the reading role:
     PostgreSQL runs functions in a table's indexes, statistics and partition key to plan a query."""

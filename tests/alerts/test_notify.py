@@ -1,4 +1,4 @@
-"""NOTIFY into real databases: who listens hears, and the next tick lands nothing."""
+"""NOTIFY into real databases: who listens hears, and the next look finds nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 from kits.capture import Kit
 from kits.shops import STRANGER, Shop
-from kits.tick_tables import both, kit, owner
+from kits.tick_tables import Owner, both, kit, owner
 from millstream.alerts.notify import CHANNEL, MAX_PAYLOAD_BYTES, NotifySink, payload
+from millstream.capture.captures import Look
 from millstream.catalog.attached import AttachedDatabase
 from millstream.events import Event, EventName
 from millstream.naming import TableName
@@ -65,7 +66,33 @@ class TestDatabases:
         assert sink.failures == 0
         pool.close()
 
-    def test_the_next_tick_lands_nothing_and_the_one_after_it_is_idle(self, both: Kit) -> None:
+    def test_the_next_look_is_idle(self, both: Kit, shop: Shop, owner: Owner) -> None:
+        pool = both.captures._connections
+        sink = NotifySink(both.catalog.databases, pool)
+        while both.captures.watch("shop") is not Look.IDLE:
+            pass
+        settled = both.database
+        for _ in range(3):
+            sink.send([STALE])
+            assert both.captures.watch("shop") is Look.IDLE
+        assert both.database == settled, "a look that finds nothing writes nothing"
+        owner.execute("INSERT INTO t VALUES (900, 'x', 1)")
+        sink.send([STALE])
+        assert both.captures.watch("shop") is Look.TICKED, "a write between two of ours is found"
+        both.assert_exact(owner, "t", "bag")
+
+    def test_a_transaction_that_ends_after_ours_is_found(self, both: Kit, shop: Shop, owner: Owner) -> None:
+        sink = NotifySink(both.catalog.databases, both.captures._connections)
+        with shop.owner() as late, late.transaction():
+            late.execute("INSERT INTO t VALUES (901, 'late', 1)")
+            while both.captures.watch("shop") is not Look.IDLE:
+                pass
+            sink.send([STALE])
+            assert both.captures.watch("shop") is Look.IDLE
+        assert both.captures.watch("shop") is Look.TICKED
+        both.assert_exact(owner, "t", "bag")
+
+    def test_what_another_process_sends_is_looked_at_once(self, both: Kit) -> None:
         pool = ConnectionPool()
         both.tick()
         versions, commits = both.tick(), [both.commits(t) for t in ("t", "bag")]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kits.daemon import running, until
 from kits.lake import Lake, open_lake
 from kits.paths import environment
-from kits.running import running, until
 from millstream import Code, MillstreamError, __version__
 from millstream.cli import formats
 from millstream.remote.address import address_of
@@ -46,7 +46,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with open_lake(tmp_path_factory.mktemp("client") / "lake") as opened:
         opened.table("t", "k STRING, v INT", "'a', 1", "'b', 2")
         opened.ms.create_stream_table("sums", "SELECT k, SUM(v) AS s FROM t GROUP BY k", schedule="1h")
-        with running(opened):
+        with running(opened.ms):
             until(lambda: address_of(opened.root).exists())
             yield opened
 
@@ -142,10 +142,10 @@ def test_definitions_are_made_by_the_process(lake: Lake) -> None:
 
 def test_only_the_leader_listens(spark: SparkSession, tmp_path: Path) -> None:
     with open_lake(tmp_path / "lake") as first, open_lake(tmp_path / "lake") as second:
-        with running(first) as leader:
+        with running(first.ms) as leader:
             until(lambda: address_of(first.root).exists())
             mark = address_of(first.root).stat().st_ino
-            with running(second) as standby:
+            with running(second.ms) as standby:
                 assert standby.is_standby.wait(60)
                 assert address_of(first.root).stat().st_ino == mark
                 leader.end()

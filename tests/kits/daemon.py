@@ -7,43 +7,52 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from kits.lake import Lake
-from millstream.results import StreamTableStatus
+from millstream import Millstream, StreamTableStatus
 from millstream.service.daemon.loop import Activity
 
 PATIENCE_SECONDS = 120.0
 
 
 class Running:
-    """A daemon in a thread of its own."""
+    """A daemon, and what it has decided so far."""
 
-    def __init__(self, lake: Lake) -> None:
-        self.lake = lake
+    def __init__(self, ms: Millstream) -> None:
+        self.ms = ms
         self.stop, self.reload = threading.Event(), threading.Event()
         self.activities: list[Activity] = []
         self.errors: list[BaseException] = []
+        self.is_standby = threading.Event()
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
         try:
-            self.lake.ms.run(self.stop, on_activity=self.activities.append, reload=self.reload)
+            self.ms.run(
+                self.stop, on_activity=self.activities.append, on_standby=self.is_standby.set, reload=self.reload
+            )
         except BaseException as error:  # noqa: BLE001 - shown to the test
             self.errors.append(error)
 
     def end(self) -> None:
+        """Stop it, and wait for its end."""
         self.stop.set()
         self.thread.join(PATIENCE_SECONDS)
         assert not self.thread.is_alive()
 
 
 @contextmanager
-def running(lake: Lake) -> Iterator[Running]:
-    daemon = Running(lake)
+def running(ms: Millstream, *, fails: bool = False) -> Iterator[Running]:
+    """A daemon for the duration of the block.
+
+    Args:
+        fails: the test expects an error; otherwise what it raised fails the test.
+    """
+    daemon = Running(ms)
     daemon.thread.start()
     try:
         yield daemon
     finally:
         daemon.end()
+    assert fails == bool(daemon.errors), daemon.errors
 
 
 def until(condition: Callable[[], object]) -> float:
@@ -55,5 +64,6 @@ def until(condition: Callable[[], object]) -> float:
     return time.monotonic() - start
 
 
-def status_of(lake: Lake, name: str) -> StreamTableStatus:
-    return next(s for s in lake.ms.status() if s.name == name)
+def status_of(ms: Millstream, name: str) -> StreamTableStatus:
+    """The status of one stream table."""
+    return next(s for s in ms.status() if s.name == name)

@@ -130,7 +130,7 @@ def served(lake: CapturedLake, query: str = SUMS, mode: str = "DIFFERENTIAL STRI
 
 
 def test_what_is_served_is_replaced_with_it(lake: CapturedLake, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "millstream"):
+    with caplog.at_level(logging.DEBUG, "millstream"):
         served(lake)
     said = [r.getMessage() for r in caplog.records]
     assert any(text.startswith("brought shop.public.a forward in") for text in said)

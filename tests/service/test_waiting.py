@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 import millstream
-from kits.lake import Lake, open_lake
-from kits.running import running, until
+from kits.daemon import running, until
+from kits.lake import open_lake
 from kits.shops import MILLSTREAM, OWNER, Shop, new_shop
 from kits.wal_shops import REPLICATOR, new_owned_wal_shop
 from millstream import Code, MillstreamError
@@ -165,7 +165,7 @@ def test_a_served_table_shows_it_too(captured: Captured) -> None:
 def test_a_running_process_is_waited_for(captured: Captured, tmp_path: Path) -> None:
     ms = captured.ms
     ms.alter_stream_table("chain", schedule="1s")
-    with running(Lake(ms, tmp_path)), captured.writer() as writer:
+    with running(ms), captured.writer() as writer:
         until(lambda: ms.daemon_status().leader is not None)
         for key in (60, 61, 62):
             writer.execute("INSERT INTO t VALUES (%s)", [key])
@@ -195,7 +195,7 @@ def test_versions_of_delta_tables(spark: SparkSession, tmp_path: Path, capsys: p
         assert row.name == "top"
         assert lake.rows("top") == {(3,): 1}
         lake.insert("t", "4")
-        with running(lake):
+        with running(lake.ms):
             until(lambda: lake.ms.daemon_status().leader is not None)
             started = time.monotonic()
             assert main(["--lake", str(lake.root), "wait", "top", "--timeout", "1s", "--json"]) == 1

@@ -3,8 +3,8 @@
 Every role that can connect may LISTEN, so the payload leaves out what could quote a row that it may not read: messages
 of errors, and the facts after a reason's code. Both are in the catalog.
 
-A NOTIFY stores nothing, but PostgreSQL gives its transaction an id. The next tick therefore finds the database's
-snapshot moved, looks, and finds no change; nothing is landed, nothing refreshed, and the tick after it is idle.
+A NOTIFY stores nothing, but PostgreSQL gives its transaction an id. The pool remembers the id, so that the next tick
+of this process does not take it for a write.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ MAX_PAYLOAD_BYTES = 7_999
 _MAX_PENDING = 1_000
 _PAUSE_SECONDS = 10.0
 _UNSENT = ("error_message",)
-_NOTIFY = "SELECT pg_catalog.pg_notify(%s, payload) FROM pg_catalog.unnest(%s::text[]) AS payload"
+_NOTIFY = """
+SELECT pg_catalog.pg_current_xact_id()::text, extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text,
+       pg_catalog.pg_notify(%s, payload)
+FROM pg_catalog.unnest(%s::text[]) AS payload
+"""
 
 
 class NotifySink:
@@ -75,12 +79,14 @@ class NotifySink:
     def _notify(self, database: AttachedDatabase, payloads: list[str]) -> bool:
         try:
             with self._pool.visiting(database) as connection:
-                connection.execute(_NOTIFY, [CHANNEL, payloads])
+                row = connection.execute(_NOTIFY, [CHANNEL, payloads]).fetchone()
         except (MillstreamError, psycopg.Error) as e:
             self._retry_at[database.name] = self._clock() + _PAUSE_SECONDS
             self._failed.add(f"{database.name}: {str(e).splitlines()[0] if str(e) else type(e).__name__}")
             return False
         self._retry_at.pop(database.name, None)
+        if row is not None:
+            self._pool.own.add((database.system, row[1]), int(row[0]))
         return True
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 
+from millstream.capture.backlog import Backlog, BacklogLimits, read_backlog
 from millstream.capture.beginning import Beginning
+from millstream.capture.change_buffers import buffer_settings
 from millstream.capture.database_access import DatabaseAccess, databases_of
 from millstream.capture.dependents import Dependents
 from millstream.capture.ending import Ending
@@ -20,13 +24,15 @@ from millstream.capture.installation import guard_captured_tables
 from millstream.capture.mode_notice import mode_change_between
 from millstream.capture.mode_switch import Switch
 from millstream.capture.orphans import databases_to_end, is_to_be_ended
+from millstream.capture.outages import Outages
+from millstream.capture.quarantine import may_have_passed
 from millstream.capture.refused_writes import warnings_between
 from millstream.capture.source_snapshot import SourceSnapshot
 from millstream.capture.tick import run_tick
 from millstream.capture.tick_plan import TickRequest
 from millstream.capture.tick_state import TickContext, Ticked
 from millstream.catalog import Catalog
-from millstream.catalog.attached import AttachedDatabase
+from millstream.catalog.attached import AttachedDatabase, CaptureMode
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake.locks import LockManager
@@ -36,6 +42,9 @@ from millstream.postgres.connection import Connection
 from millstream.postgres.pool import ConnectionPool
 from millstream.settings import Settings
 from millstream.sources.postgres.values.types import MirrorColumn
+from millstream.sources.postgres.wal.slot import slot_of
+
+_log = logging.getLogger(__name__)
 
 _ENDING_SECONDS = 60.0
 """How long to wait before another attempt to end captures."""
@@ -72,6 +81,17 @@ class Advanced:
     refused: Mapping[str, MillstreamError]
 
 
+class Look(Enum):
+    """What a look at a database has found."""
+
+    NOTHING_CAPTURED = auto()
+    BUSY = auto()
+    """Another tick of the database is running."""
+    IDLE = auto()
+    """Nothing was written since the last tick."""
+    TICKED = auto()
+
+
 class Captures:
     """The captured tables of a lake's attached databases."""
 
@@ -97,6 +117,7 @@ class Captures:
         self._access = DatabaseAccess(catalog, locks)
         self._connections = connections or ConnectionPool()
         self._dependents = Dependents(catalog)
+        self._outages = Outages()
         self._ticked: set[str] = set()
         self._switches: dict[str, Switch] = {}
         self._next_ending: dict[str, float] = {}
@@ -112,7 +133,11 @@ class Captures:
     # Bringing forward
 
     def advance(
-        self, readers: Mapping[str, Read], at_snapshot: Callable[[SourceSnapshot], None] | None = None
+        self,
+        readers: Mapping[str, Read],
+        at_snapshot: Callable[[SourceSnapshot], None] | None = None,
+        *,
+        is_waiting: bool = True,
     ) -> Advanced:
         """Bring the databases that some stream tables read up to date.
 
@@ -121,12 +146,15 @@ class Captures:
         Args:
             readers: what each stream table reads, by the stream table's name.
             at_snapshot: called with the snapshot the mirrors were brought to, while it can be exported.
+            is_waiting: otherwise a database that did not answer a moment ago is refused without another attempt.
         """
         versions: dict[str, int] = {}
         refused: dict[str, MillstreamError] = {}
         for database in databases_of({name for read in readers.values() for name in read.names}):
             concerned = {reader: read for reader, read in readers.items() if read.is_of(database)}
             try:
+                if not is_waiting:
+                    self._outages.refuse(database)
                 ticked = self._advance(database, {n for read in concerned.values() for n in read.names}, at_snapshot)
             except MillstreamError as error:
                 refused |= dict.fromkeys(concerned.keys() - refused.keys(), error)
@@ -143,11 +171,60 @@ class Captures:
         is_first = database not in self._ticked
         with self._access.ticking(database):
             ticked = self._tick(database, names, at_snapshot=at_snapshot)
+        self._settle(database, ticked, is_first=is_first)
+        return ticked
+
+    def _settle(self, database: str, ticked: Ticked, *, is_first: bool) -> None:
+        """Do what does not need the database's lock after a tick."""
         if not ticked.all_captures or self._dependents.unread(ticked.all_captures):
             self._end_forgotten(database)
         if is_first and not self._settings.block_source_ddl:
             self._guard(database)
-        return ticked
+
+    def watch(self, name: str) -> Look:
+        """Look at a database for its own sake, and tick it if something was written; nobody waits for it.
+
+        So changes of its tables and views are noticed, its slot is advanced, a switch of the capture mode goes on and
+        quarantined tables are retried although no stream table that reads it is due.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED, DATABASE_UNREACHABLE, DATABASE_UNFIT, ...
+        """
+        database, captures = self._access.get(name), self._catalog.captures(name)
+        if not captures:
+            self._end_forgotten(name)
+            return Look.NOTHING_CAPTURED
+        try:
+            with self._connections.visiting(database):  # not under the lock: an attempt to connect may take long
+                self._outages.clear(name)
+        except MillstreamError as error:
+            self._outages.note(name, error)
+            raise
+        now, is_first = self._clock(), name not in self._ticked
+        retried = {c.name for c in captures if may_have_passed(c, now)}
+        with ExitStack() as held:
+            try:
+                held.enter_context(self._access.ticking(name, timeout=0))
+            except MillstreamError as error:
+                if error.code is not Code.LOCK_TIMEOUT:
+                    raise
+                return Look.BUSY
+            ticked = self._tick(name, retried)
+        self._settle(name, ticked, is_first=is_first)
+        return Look.IDLE if ticked.is_idle else Look.TICKED
+
+    def backlog(self, name: str, limits: BacklogLimits) -> Backlog:
+        """What waits in a database to be read.
+
+        Raises:
+            MillstreamError: NOT_ATTACHED, DATABASE_UNREACHABLE.
+        """
+        database = self._access.get(name)
+        has_slot = database.mode is not CaptureMode.TRIGGER
+        slot = slot_of(self._catalog.lake_id(), name).name if has_slot else None
+        settings, captures = buffer_settings(database, self._catalog), self._catalog.captures(name)
+        with self._connections.visiting(database) as connection:
+            return read_backlog(connection, slot, settings, captures, limits)
 
     def _tick(
         self,
@@ -156,7 +233,7 @@ class Captures:
         wider: Mapping[str, Sequence[MirrorColumn]] | None = None,
         at_snapshot: Callable[[SourceSnapshot], None] | None = None,
     ) -> Ticked:
-        database, tries = self._access.get(name), itertools.count()
+        database, tries, began = self._access.get(name), itertools.count(), time.monotonic()
         request = TickRequest(wanted, wider or {}, at_snapshot is not None, name not in self._ticked)
 
         def run(connection: Connection) -> Ticked:
@@ -169,6 +246,7 @@ class Captures:
                 progress=self._progress,
                 connection=connection,
                 second=lambda: self._connections.second(database),
+                own=self._connections.own,
                 switch=self._switches.setdefault(name, Switch()),
                 began=time.monotonic(),
             )
@@ -177,9 +255,12 @@ class Captures:
 
         try:
             ticked = self._connections.run(database, run)
-        except MillstreamError:
+        except MillstreamError as error:
+            self._outages.note(name, error)
             self._report(database, self._access.get(name))
             raise
+        self._outages.clear(name)
+        _log_tick(ticked, time.monotonic() - began)
         self._report(database, ticked.database)
         self._ticked.add(name)
         return ticked
@@ -281,3 +362,24 @@ class Captures:
         except MillstreamError as error:
             self._next_ending[database] = time.monotonic() + _ENDING_SECONDS
             self._progress(f"capture could not be ended in {database}; a later tick retries: {error.message}")
+
+
+def _log_tick(ticked: Ticked, seconds: float) -> None:
+    """Log a tick; the attribute `millstream_tick` of the record holds the same as data."""
+    before = {c.id: c.version for c in ticked.all_captures}
+    landed = sorted(c.name for c in ticked.captures.values() if c.version != before.get(c.id))
+    quarantined = {ticked.captures[id_].name: str(error.code) for id_, error in ticked.quarantined.items()}
+    facts = {
+        "database": ticked.database.name,
+        "mode": str(ticked.database.mode),
+        "is_idle": ticked.is_idle,
+        "landed": landed,
+        "quarantined": quarantined,
+        "duration_ms": round(seconds * 1000, 1),
+    }
+    said = "nothing was written" if ticked.is_idle else f"landed changes of {', '.join(landed) or 'no table'}"
+    if quarantined:
+        said = f"{said}; quarantined {', '.join(sorted(quarantined))}"
+    level = logging.DEBUG if ticked.is_idle else logging.INFO
+    name, milliseconds = ticked.database.name, seconds * 1000
+    _log.log(level, "tick of %s in %.0f ms: %s", name, milliseconds, said, extra={"millstream_tick": facts})

@@ -50,9 +50,9 @@ class DatabaseAccess:
         keys = [f"captures-{name}" for name in databases]
         return self.locks.acquire(keys, timeout=timeout)
 
-    def ticking(self, database: str) -> AbstractContextManager[None]:
+    def ticking(self, database: str, timeout: float | None = None) -> AbstractContextManager[None]:
         """Hold the lock under which the mirrors of a database are brought forward, and its record changes."""
-        return self.locks.acquire([f"database-{database}"])
+        return self.locks.acquire([f"database-{database}"], timeout=timeout)
 
     @contextmanager
     def own_connection(self, database: AttachedDatabase) -> Iterator[Connection]:

@@ -29,6 +29,8 @@ _ABOUT_ONE_TABLE = frozenset(
     }
 )
 """The errors that quarantine a table if work on it raises them; other codes concern more than one table."""
+_PASSING = frozenset({Code.LOCK_TIMEOUT})
+"""Those of them that pass without anything being written: a lock is released."""
 _RESTS = 10.0
 """Ticks for other callers skip a quarantined table for this many times as long as the failed attempt took."""
 
@@ -59,3 +61,9 @@ def rests(capture: Capture, now: datetime) -> bool:
     """Whether ticks for other callers skip a quarantined capture now."""
     assert capture.state.quarantine is not None
     return capture.is_whole or now < capture.state.quarantine.until
+
+
+def may_have_passed(capture: Capture, now: datetime) -> bool:
+    """Whether a quarantined capture is worth a retry although nothing was written."""
+    found = capture.state.quarantine
+    return found is not None and found.error.error.code in _PASSING and not rests(capture, now)

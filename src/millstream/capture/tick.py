@@ -46,7 +46,9 @@ from millstream.catalog.numeric_ranges import NumericRanges
 from millstream.errors import Code, MillstreamError
 from millstream.postgres.address import Address
 from millstream.postgres.identity import Identity
+from millstream.postgres.own_transactions import OwnTransactions
 from millstream.reasons import CaptureReason, Reason
+from millstream.sources.postgres.server.pg_snapshot import PgSnapshot
 from millstream.sources.postgres.server.snapshot_transaction import DatabaseState, database_state
 from millstream.sources.postgres.server.table_error import TableError
 from millstream.sources.postgres.wal.mode_switch import error_line
@@ -89,8 +91,8 @@ def run_tick(
         database, here = accepting, database_state(context.connection)
     moved = moved_mirrors(context.worker.store, captures.values()) if request.is_first else {}
     views = context.dependents.views(database.name)
-    if is_idle(database, captures, (here.identity, here.snapshot), request, moved, views):
-        return Ticked(database, captures, unasked(captures.values(), request), all_captures)
+    if is_idle(database, captures, (here.identity, _seen(context.own, database, here)), request, moved, views):
+        return Ticked(database, captures, unasked(captures.values(), request), all_captures, is_idle=True)
     state = _prepare(context, request, database, captures, here, moved)
     tries = 0
     while tries < _TRIES:
@@ -103,6 +105,16 @@ def run_tick(
         f"the tables of {database.name} kept changing through concurrent DDL; gave up after {_TRIES} attempts",
         hint="refresh again when the DDL has finished",
     )
+
+
+def _seen(own: OwnTransactions, database: AttachedDatabase, here: DatabaseState) -> str:
+    """The snapshot of a database; that of the last tick if only transactions of ours have ended since."""
+    known = (database.position or {}).get("snapshot")
+    if not known or known == here.snapshot:
+        return here.snapshot
+    before, now = PgSnapshot.parse(known), PgSnapshot.parse(here.snapshot)
+    is_ours = now.covers(before) and own.include((here.identity.system, here.started), now.ended_since(before))
+    return known if is_ours else here.snapshot
 
 
 def _prepare(

@@ -17,6 +17,7 @@ from millstream.engine.worker import Worker
 from millstream.errors import MillstreamError
 from millstream.postgres.connection import Connection
 from millstream.postgres.identity import Identity
+from millstream.postgres.own_transactions import OwnTransactions
 from millstream.settings import Settings
 from millstream.sources.postgres.server.table_error import TableError
 
@@ -27,6 +28,7 @@ class TickContext:
 
     Args:
         connection: in autocommit mode; `second` gives another one.
+        own: our transactions that need no reading.
         switch: the state of the database's mode switch in this process.
         began: when the tick began, by the monotonic clock.
     """
@@ -39,6 +41,7 @@ class TickContext:
     progress: Callable[[str], None]
     connection: Connection
     second: Callable[[], Connection]
+    own: OwnTransactions
     switch: Switch
     began: float
 
@@ -118,12 +121,14 @@ class Ticked:
         captures: the loaded captures, by id.
         quarantined: why captures were not brought forward.
         all_captures: all captures as recorded before the tick, including those that are being loaded.
+        is_idle: nothing was written since the last tick, so nothing was done.
     """
 
     database: AttachedDatabase
     captures: Mapping[str, Capture]
     quarantined: Mapping[str, MillstreamError]
     all_captures: tuple[Capture, ...]
+    is_idle: bool = False
 
     @property
     def versions(self) -> dict[str, int]:

@@ -29,7 +29,7 @@ from millstream.catalog.reader import CatalogReader, find_by_id, find_named
 from millstream.catalog.schema import stream_tables
 from millstream.catalog.stores import databases, dependencies, events, history, lake, leadership, no_data, tables
 from millstream.errors import Code, MillstreamError
-from millstream.events import Event
+from millstream.events import Event, EventName
 from millstream.reasons import Reason
 from millstream.results import InitiatedBy, RefreshMode, Status
 
@@ -213,15 +213,38 @@ class Catalog(CatalogReader):
             return dropped
 
     def mark_needs_reinit(self, table_id: str, reason: str) -> None:
-        """Make the next refresh reinitialise the table. A refresh under way does not clear the mark."""
+        """Make the next refresh reinitialise the table, and raise the event unless it had to be reinitialised anyway.
+
+        A refresh under way does not clear the mark.
+        """
         with self._write() as connection:
-            tables.mark_reinit(connection, table_id, reason, self._clock())
+            self._mark_reinit(connection, table_id, reason)
+
+    def _mark_reinit(self, connection: Connection, table_id: str, reason: str) -> None:
+        before, now = find_by_id(connection, table_id), self._clock()
+        tables.mark_reinit(connection, table_id, reason, now)
+        if before is not None and not before.needs_reinit:
+            event = Event.of(EventName.REINITIALIZE_NEEDED, now, before.name, database=None, reason=reason)
+            events.add(connection, [event])
 
     def set_error(self, table_id: str, reason: str) -> None:
         """Set a stream table to ERROR immediately, for a reason that no retry can fix."""
-        with self._write() as connection:
+        code, _, message = reason.partition(": ")
+        with self._write() as connection, self._raising_suspension(connection, table_id, code, message):
             values = {"status": Status.ERROR, "status_reason": reason}
             tables.update(connection, table_id, values, self._clock())
+
+    @contextmanager
+    def _raising_suspension(self, connection: Connection, table_id: str, code: str, message: str) -> Iterator[None]:
+        """Raise the event if a table goes to ERROR inside the block, and not if it already was."""
+        before = find_by_id(connection, table_id)
+        yield
+        after = find_by_id(connection, table_id)
+        is_error = after is not None and after.status is Status.ERROR
+        if before is not None and after is not None and is_error and before.status is not Status.ERROR:
+            facts = {"consecutive_errors": after.consecutive_errors, "error_code": code, "error_message": message}
+            event = Event.of(EventName.AUTO_SUSPENDED, self._clock(), after.name, database=None, **facts)
+            events.add(connection, [event])
 
     # Refreshes
 
@@ -255,7 +278,7 @@ class Catalog(CatalogReader):
             history.complete(connection, intent, outcome, self._clock())
             tables.set_versions(connection, intent.table_id, outcome.stage_versions)
             if outcome.reinit_reason is not None:
-                tables.mark_reinit(connection, intent.table_id, outcome.reinit_reason, self._clock())
+                self._mark_reinit(connection, intent.table_id, outcome.reinit_reason)
 
     def fail_refresh(
         self,
@@ -277,7 +300,10 @@ class Catalog(CatalogReader):
         Raises:
             MillstreamError: `COMMIT_CONFLICT` if another process has ended this refresh.
         """
-        with self._write() as connection:
+        with (
+            self._write() as connection,
+            self._raising_suspension(connection, intent.table_id, str(error.code), error.message),
+        ):
             history.fail(
                 connection,
                 intent,
@@ -300,7 +326,10 @@ class Catalog(CatalogReader):
         freshness_deadline: datetime | None = None,
     ) -> int:
         """Record a refresh that failed before it began, e.g. because a source is missing; returns the refresh id."""
-        with self._write() as connection:
+        with (
+            self._write() as connection,
+            self._raising_suspension(connection, table_id, str(error.code), error.message),
+        ):
             refresh_id = lake.next_refresh_id(connection, 0)
             history.fail_early(
                 connection,
@@ -475,6 +504,8 @@ class Catalog(CatalogReader):
     ) -> None:
         """Record a database and some of its captured tables as they are now, in one transaction.
 
+        The events that follow from the change are recorded with it.
+
         Args:
             is_seen: definitions depend on what changes, so they have to be checked again.
             is_durable: the database will discard the changes that were read, so a power cut must not undo this.
@@ -483,6 +514,7 @@ class Catalog(CatalogReader):
             if is_seen:
                 lake.bump_generation(connection)
             now = self._clock()
+            events.add(connection, databases.events_of_change(connection, item, captures, now))
             databases.put(connection, item, now)
             for capture in captures:
                 databases.put_capture(connection, self._paths.store_capture(capture), now)

@@ -8,6 +8,7 @@ from millstream.engine.storage import DeltaStore
 from millstream.lake import Compiled
 from millstream.lake.objects import fingerprint
 from millstream.naming import TableName
+from millstream.reasons import Reason
 from millstream.sql.sources import Source
 
 OBJECTS = {SourceKind.VIEW: ObjectKind.VIEW, SourceKind.FUNCTION: ObjectKind.FUNCTION}
@@ -34,6 +35,33 @@ def change_of(catalog: Catalog, dependency: Dependency) -> str | None:
     if found is None:
         return "was dropped"
     return None if found.fingerprint == dependency.fingerprint else "was replaced"
+
+
+def change_in_lake(catalog: Catalog, store: DeltaStore, table: StreamTable) -> str | None:
+    """How a table, view or function of the lake that a stream table reads was replaced or dropped; None if none was.
+
+    A few files are looked at, and no Spark job is needed. Ticks detect changes of attached databases, and a stream
+    table's own definition is followed by its readers.
+    """
+    for dependency in table.definition.dependencies:
+        name = TableName.parse(dependency.name)
+        if dependency.kind is SourceKind.STREAM_TABLE or name.database is not None:
+            continue
+        if (change := change_of(catalog, dependency) or _replacement(catalog, store, table, dependency)) is not None:
+            return f"{Reason.SOURCE_CHANGED}: {dependency.name} {change}"
+    return None
+
+
+def _replacement(catalog: Catalog, store: DeltaStore, table: StreamTable, dependency: Dependency) -> str | None:
+    known = table.definition.body.sources.get(dependency.name)
+    if dependency.kind is not SourceKind.TABLE:
+        return None
+    if catalog.lake_object(ObjectKind.TABLE, TableName.parse(dependency.name)) is None:
+        return "was dropped"
+    if known is None or known.table_id is None or not store.exists(dependency.source_id):
+        return None
+    is_same = store.table_id(dependency.source_id, store.version(dependency.source_id)) == known.table_id
+    return None if is_same else "was replaced by another table"
 
 
 def _change_of_attached_view(catalog: Catalog, dependency: Dependency, database: str) -> str | None:

@@ -93,7 +93,7 @@ def prepare(
         tables = _ordered([*map(catalog.get, names), *([candidate] if candidate is not None else [])])
         read = {source for table in tables.values() for source in reads_of(table).upstream}
         outside = {name: catalog.get(TableName.parse(name)) for name in sorted(read - tables.keys())}
-        frontier = frontiers.take(tuple(tables.values()), request.held, request.taken)
+        frontier = frontiers.take(tuple(tables.values()), request.held, request.taken, is_waiting=request.is_waiting)
         if frontier.captured:  # what happened to their sources is recorded with the tables
             tables = {n: t if t is candidate else catalog.get(t.name) for n, t in tables.items()}
         agreement = _agreed(tables, outside, frontier)

@@ -70,13 +70,19 @@ class Frontiers:
         self._progress = progress
 
     def take(
-        self, tables: Sequence[StreamTable], held: HeldSnapshot | None = None, taken: Taken | None = None
+        self,
+        tables: Sequence[StreamTable],
+        held: HeldSnapshot | None = None,
+        taken: Taken | None = None,
+        *,
+        is_waiting: bool = True,
     ) -> PassFrontier:
         """Bring what some stream tables read forward, and take the newest versions of it.
 
         Args:
             held: takes over the snapshot of the database.
             taken: databases that were brought forward already; if that was not for all these tables, they are again.
+            is_waiting: otherwise a database that is known to be unreachable is not tried.
         """
         readers = {str(table.name): read for table in tables if (read := read_of(table)).names}
         captured: Mapping[str, int]
@@ -86,7 +92,7 @@ class Frontiers:
             failures = {name: error for name, error in advanced.refused.items() if name in readers}
         else:
             now = self._clock()
-            captured, failures = self._captured(readers, held)
+            captured, failures = self._captured(readers, held, is_waiting=is_waiting)
         paths: dict[str, str] = {}
         versions: dict[str, int] = {}
         for table in tables:
@@ -103,7 +109,7 @@ class Frontiers:
         return PassFrontier(now, paths, versions, captured, failures)
 
     def _captured(
-        self, readers: Mapping[str, Read], held: HeldSnapshot | None
+        self, readers: Mapping[str, Read], held: HeldSnapshot | None, *, is_waiting: bool
     ) -> tuple[Mapping[str, int], dict[str, MillstreamError]]:
         """Bring the databases behind the tables to now; one snapshot cuts all tables of a database."""
         self._captures.end_forgotten()
@@ -111,8 +117,9 @@ class Frontiers:
             return {}, {}
         names = sorted({name for read in readers.values() for name in read.names})
         started = time.perf_counter()
-        advanced = self._captures.advance(readers, held.hold if held is not None else None)
-        _log.info("brought %s forward in %.0f ms", ", ".join(names), (time.perf_counter() - started) * 1000)
+        hold = held.hold if held is not None else None
+        advanced = self._captures.advance(readers, hold, is_waiting=is_waiting)
+        _log.debug("brought %s forward in %.0f ms", ", ".join(names), (time.perf_counter() - started) * 1000)
         _log.debug("versions of the mirrors: %s", advanced.versions)
         return advanced.versions, dict(advanced.refused)
 

@@ -171,7 +171,9 @@ class QuickLook:
                 late.add(database)
                 continue
             readers = {name: _of(read, database) for name, read in reads.items() if read.is_of(database)}
-            started[database] = self._ticks[database] = self._threads.submit(self._captures.advance, readers)
+            started[database] = self._ticks[database] = self._threads.submit(
+                self._captures.advance, readers, is_waiting=False
+            )
         wait(started.values(), timeout=_TICK_SECONDS)
         versions: dict[str, int] = {}
         refused: dict[str, MillstreamError] = {}

@@ -16,6 +16,7 @@ from millstream.postgres.address import Address
 from millstream.postgres.connection import Connection, connect, unreachable
 from millstream.postgres.driver import pq, psycopg
 from millstream.postgres.identity import AttachedRecord, require_same_place
+from millstream.postgres.own_transactions import OwnTransactions
 
 _TRIES = 4
 _FIRST_PAUSE_SECONDS = 0.1
@@ -66,9 +67,13 @@ class _Destination:
 
 
 class ConnectionPool:
-    """Connections by the names of attached databases; one caller at a time uses each."""
+    """Connections by the names of attached databases; one caller at a time uses each.
+
+    `own` are the transactions over them that changed nothing that anybody reads.
+    """
 
     def __init__(self) -> None:
+        self.own = OwnTransactions()
         self._idle: dict[str, list[tuple[_Destination, Connection]]] = {}
         self._seconds: dict[str, Connection] = {}
         self._guard = threading.Lock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -47,6 +48,7 @@ from millstream.service.attaching import Attaching
 from millstream.service.daemon.call_server import CallServer
 from millstream.service.daemon.leader import leading
 from millstream.service.daemon.loop import Activity, Daemon
+from millstream.service.daemon.source_watch import SourceWatch
 from millstream.service.due_times import next_due, stale_after
 from millstream.service.explain import explanation
 from millstream.service.held_tables import waits_of, with_waits
@@ -420,18 +422,28 @@ class Millstream:
         with leading(self._catalog, self._locks, stop, clock, __version__, on_standby or (lambda: None)) as epoch:
             if epoch is None:
                 return
+            runtime = self._runtime
             clients = CallServer(
                 self, __version__, self._config, lambda: self._statements(new_worker_session(self.spark)).run
+            )
+            sources = SourceWatch(
+                catalog=self._catalog,
+                captures=runtime.captures,
+                store=lambda: runtime.workers.here().store,
+                settings=lambda: self._settings,
+                clock=clock,
             )
             with (
                 Dispatcher(self._sinks(self._settings), names=self._settings.alerted_events) as alerts,
                 clients.listening(self._root, stop),
+                closing(sources),
             ):
                 daemon = Daemon(
                     catalog=self._catalog,
                     refreshing=self._refreshing,
-                    look=self._runtime.quick_look.look,
-                    maintain=self._runtime.maintenance.run,
+                    sources=sources,
+                    look=runtime.quick_look.look,
+                    maintain=runtime.maintenance.run,
                     settings=lambda: self._settings,
                     clock=clock,
                     alerts=alerts,

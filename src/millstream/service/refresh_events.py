@@ -10,7 +10,7 @@ from millstream.errors import MillstreamError
 from millstream.events import Event, EventName
 from millstream.naming import TableName
 from millstream.passes.pass_request import Outcome
-from millstream.results import Action, InitiatedBy, Status
+from millstream.results import Action, InitiatedBy
 
 
 def record_refreshes(
@@ -20,7 +20,7 @@ def record_refreshes(
     events: list[Event] = []
     for name, outcome in outcomes.items():
         if (error := outcome.error or outcome.unserved) is not None:
-            events += _failed(catalog, TableName.parse(name), error, initiated_by, now)
+            events.append(_failed(catalog, TableName.parse(name), error, initiated_by, now))
         elif outcome.result is not None and outcome.result.action is not Action.NO_DATA:
             events.append(_completed(TableName.parse(name), outcome, initiated_by, now))
     catalog.record_events(events)
@@ -45,12 +45,14 @@ def _completed(name: TableName, outcome: Outcome, initiated_by: InitiatedBy, now
 
 def _failed(
     catalog: Catalog, name: TableName, error: MillstreamError, initiated_by: InitiatedBy, now: datetime
-) -> list[Event]:
-    """The failure, and that the table is not refreshed automatically any more, if this is so."""
+) -> Event:
     table = catalog.find(name)
-    errors = table.consecutive_errors if table is not None else None
-    facts = {"error_code": str(error.code), "error_message": error.message, "consecutive_errors": errors}
-    found = [Event.of(EventName.REFRESH_FAILED, now, name, database=None, initiated_by=initiated_by, **facts)]
-    if table is not None and table.status is Status.ERROR:
-        found.append(Event.of(EventName.AUTO_SUSPENDED, now, name, database=None, **facts))
-    return found
+    return Event.of(
+        EventName.REFRESH_FAILED,
+        now,
+        name,
+        initiated_by=initiated_by,
+        error_code=str(error.code),
+        error_message=error.message,
+        consecutive_errors=table.consecutive_errors if table is not None else None,
+    )

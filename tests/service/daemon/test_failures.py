@@ -53,7 +53,7 @@ def test_a_leader_that_was_replaced_during_a_refresh_commits_nothing(
         )
         return original(*args, **kwargs)
 
-    with monkeypatch.context() as patch, running(lake) as daemon:
+    with monkeypatch.context() as patch, running(lake.ms, fails=True) as daemon:
         until(lambda: daemon.activities)
         patch.setattr(DeltaStore, "apply", apply)
         lake.insert("t", "'c', 5")
@@ -65,7 +65,7 @@ def test_a_leader_that_was_replaced_during_a_refresh_commits_nothing(
     assert lake.ms._catalog.open_intents()  # the new leader finds it, and starts over
     with open_lake(tmp_path / "lake") as other:
         other.refresh("sums", Action.DIFFERENTIAL)
-        assert status_of(other, "sums").consecutive_errors == 0
+        assert status_of(other.ms, "sums").consecutive_errors == 0
 
 
 def test_a_clock_that_jumps_and_settings_that_change(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
@@ -74,7 +74,7 @@ def test_a_clock_that_jumps_and_settings_that_change(lake: Lake, caplog: pytest.
     lake.ms.create_stream_table("sums", SUMS, schedule="1s")
     caplog.set_level(logging.INFO, "millstream")
     file = lake.root / "millstream.toml"
-    with running(lake) as daemon:
+    with running(lake.ms) as daemon:
         for number, hours in enumerate([0, -1, 2], 10):
             jumped.append(timedelta(hours=hours))
             lake.insert("t", f"'c{number}', {number}")
@@ -99,25 +99,25 @@ def test_a_clock_that_jumps_and_settings_that_change(lake: Lake, caplog: pytest.
 def test_readers_of_a_failed_table_wait_and_say_for_which(lake: Lake) -> None:
     lake.ms.create_stream_table("ratios", "SELECT k, 10 DIV v AS r FROM t", schedule="1s")
     lake.ms.create_stream_table("above", "SELECT COUNT(*) AS n FROM ratios", schedule="1s")
-    assert status_of(lake, "above").waits_for is None
+    assert status_of(lake.ms, "above").waits_for is None
     lake.insert("t", "'z', 0")
-    with running(lake) as daemon:
-        until(lambda: status_of(lake, "ratios").status is Status.ERROR)
+    with running(lake.ms) as daemon:
+        until(lambda: status_of(lake.ms, "ratios").status is Status.ERROR)
         until(lambda: lake.last("above").status is RefreshStatus.SKIPPED)
         seen = len(daemon.activities)
         until(lambda: len(daemon.activities) > seen + 10)
     assert lake.last("above").reason == f"{Reason.WAITS}: for ratios"
     skips = [r for r in lake.ms.refresh_history("above", 100) if r.status is RefreshStatus.SKIPPED]
     assert len(skips) == 1
-    assert status_of(lake, "above").waits_for == "ratios"
+    assert status_of(lake.ms, "above").waits_for == "ratios"
     assert f"{Reason.WAITS}: for ratios" in lake.ms.explain("above").reasons
     lake.sql("DELETE FROM t WHERE v = 0")
     lake.refresh("above")  # an explicit refresh that succeeds resumes what it reads
     assert {s.status for s in lake.ms.status()} == {Status.ACTIVE}
-    assert status_of(lake, "above").waits_for is None
+    assert status_of(lake.ms, "above").waits_for is None
     lake.ms._catalog.set_error(lake.ms._catalog.get(TableName.parse("ratios")).id, "for the test")
     lake.ms.alter_stream_table("ratios", query="SELECT k, 20 DIV v AS r FROM t")  # so does a new definition
-    assert status_of(lake, "ratios").status is Status.ACTIVE
+    assert status_of(lake.ms, "ratios").status is Status.ACTIVE
 
 
 @pytest.fixture

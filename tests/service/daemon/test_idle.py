@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kits.daemon import running, until
 from kits.lake import Lake, open_lake
 from millstream import Action
 from millstream.catalog import Catalog
-from millstream.service.daemon.loop import Activity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,36 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-PATIENCE_SECONDS = 120.0
 IDLE_SECONDS = 3.5
-
-
-@contextmanager
-def running(lake: Lake) -> Iterator[list[Activity]]:
-    """The daemon in a thread of its own; gives what it has decided."""
-    stop, activities, errors = threading.Event(), list[Activity](), list[BaseException]()
-
-    def run() -> None:
-        try:
-            lake.ms.run(stop, on_activity=activities.append)
-        except BaseException as error:  # noqa: BLE001 - shown to the test
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield activities
-    finally:
-        stop.set()
-        thread.join(PATIENCE_SECONDS)
-    assert not errors
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it never became so"
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -91,12 +62,12 @@ def test_an_idle_lake(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.M
         lake.ms.create_stream_table("top", "SELECT k, v FROM t WHERE v > 0", schedule=None)
         lake.ms.create_stream_table("sums", "SELECT k, SUM(v) AS s FROM top GROUP BY k", schedule="1s")
         lake.ms.create_stream_table("later", "SELECT COUNT(*) AS n FROM t", schedule="1s")
-        with running(lake) as activities:
+        with running(lake.ms) as daemon:
             until(lambda: at_rest(lake, names))
-            first, seen, events = job_id(lake), len(activities), lake.ms._catalog.pulse().newest_event_id
+            first, seen, events = job_id(lake), len(daemon.activities), lake.ms._catalog.pulse().newest_event_id
             with counted_writes(lake.ms._catalog, monkeypatch) as writes:
                 time.sleep(IDLE_SECONDS)
-            idle = activities[seen:]
+            idle = daemon.activities[seen:]
             assert lake.ms._catalog.pulse().newest_event_id == events
             assert job_id(lake) == first + 1
             assert not any(a.decision.passes or a.decision.queued for a in idle)
@@ -123,13 +94,13 @@ def test_tables_served_into_the_captured_database_do_not_wake_each_other(
         totals = "SELECT region, SUM(amount) AS total FROM shop.public.orders GROUP BY region"
         lake.ms.create_stream_table("totals", totals, schedule="1s", serve_to="shop.public.totals")
         lake.ms.create_stream_table("number", "SELECT COUNT(*) AS n FROM shop.public.orders", schedule="1s")
-        with running(lake) as activities:
+        with running(lake.ms) as daemon:
             until(lambda: at_rest(lake, ("totals", "number")))
-            before, seen = written_by_us(shop), len(activities)
+            before, seen = written_by_us(shop), len(daemon.activities)
             with counted_writes(lake.ms._catalog, monkeypatch) as writes:
                 time.sleep(IDLE_SECONDS)
             assert written_by_us(shop) == before  # no transaction of ours has written anything
-            assert not any(a.decision.passes for a in activities[seen:])
+            assert not any(a.decision.passes for a in daemon.activities[seen:])
             assert 2 <= len(writes) <= 5
             owner.execute("INSERT INTO orders VALUES (3, 'w', 5)")
             until(lambda: lake.rows("number")[(3,)])

@@ -2,69 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kits.daemon import running, until
 from kits.lake import Lake, open_lake
 from millstream import Action, Code, MillstreamError, Status
 from millstream.catalog.leadership import Leader
 from millstream.results import InitiatedBy
-from millstream.service.daemon.loop import Activity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-PATIENCE_SECONDS = 120.0
-
-
-class Running:
-    """A daemon in a thread of its own."""
-
-    def __init__(self, lake: Lake) -> None:
-        self.lake = lake
-        self.stop = threading.Event()
-        self.activities: list[Activity] = []
-        self.errors: list[BaseException] = []
-        self.is_standby = threading.Event()
-        self.thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        try:
-            self.lake.ms.run(self.stop, on_activity=self.activities.append, on_standby=self.is_standby.set)
-        except BaseException as error:  # noqa: BLE001 - shown to the test
-            self.errors.append(error)
-
-    def end(self) -> None:
-        self.stop.set()
-        self.thread.join(PATIENCE_SECONDS)
-        assert not self.thread.is_alive()
-
-
-@contextmanager
-def running(lake: Lake) -> Iterator[Running]:
-    daemon = Running(lake)
-    daemon.thread.start()
-    try:
-        yield daemon
-    finally:
-        daemon.end()
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it never became so"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -77,7 +31,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
 def test_tables_keep_themselves_fresh(lake: Lake) -> None:
     lake.ms.create_stream_table("top", "SELECT k, v FROM t WHERE v > 0", schedule=None)
     lake.ms.create_stream_table("sums", "SELECT k, SUM(v) AS s FROM top GROUP BY k", schedule="1s")
-    with running(lake) as daemon:
+    with running(lake.ms) as daemon:
         for number in (5, 6):
             lake.insert("t", f"'c', {number}")
             until(lambda: lake.rows("sums")[("c", 5 if number == 5 else 11)])  # noqa: B023 - called in this round only
@@ -96,7 +50,7 @@ def test_tables_keep_themselves_fresh(lake: Lake) -> None:
 def test_a_sick_table_delays_no_other_and_is_resumed(lake: Lake) -> None:
     lake.ms.create_stream_table("ratios", "SELECT k, 10 DIV v AS r FROM t", schedule="1s")
     lake.ms.create_stream_table("sums", "SELECT k, SUM(v) AS s FROM t GROUP BY k", schedule="1s")
-    with running(lake) as daemon:
+    with running(lake.ms) as daemon:
         lake.insert("t", "'z', 0")
         until(lambda: status(lake, "ratios") is Status.ERROR)
         until(lambda: lake.rows("sums")[("z", 0)])
@@ -115,7 +69,7 @@ def test_a_sick_table_delays_no_other_and_is_resumed(lake: Lake) -> None:
 def test_paused_and_resumed(lake: Lake) -> None:
     lake.ms.create_stream_table("sums", "SELECT k, SUM(v) AS s FROM t GROUP BY k", schedule="1s")
     lake.ms.pause()
-    with running(lake) as daemon:
+    with running(lake.ms) as daemon:
         until(lambda: daemon.activities)
         lake.insert("t", "'c', 5")
         seen = len(daemon.activities)
@@ -131,7 +85,7 @@ def test_paused_and_resumed(lake: Lake) -> None:
 
 
 def test_a_definition_that_is_new_is_refreshed_too(lake: Lake) -> None:
-    with running(lake) as daemon:
+    with running(lake.ms) as daemon:
         until(lambda: daemon.activities)
         lake.ms.create_stream_table("sums", "SELECT k, SUM(v) AS s FROM t GROUP BY k", schedule="1s", initialize=False)
         until(lambda: lake.rows("sums") if status(lake, "sums") is Status.ACTIVE else None)
@@ -143,9 +97,9 @@ def test_a_definition_that_is_new_is_refreshed_too(lake: Lake) -> None:
 
 def test_a_stand_by_takes_over(lake: Lake, tmp_path: Path) -> None:
     lake.ms.create_stream_table("sums", "SELECT k, SUM(v) AS s FROM t GROUP BY k", schedule="1s")
-    with open_lake(tmp_path / "lake") as second, running(lake) as first:
+    with open_lake(tmp_path / "lake") as second, running(lake.ms) as first:
         until(lambda: first.activities)
-        with running(second) as other:
+        with running(second.ms) as other:
             until(other.is_standby.is_set)
             assert not other.activities
             first.end()
@@ -158,7 +112,7 @@ def test_a_stand_by_takes_over(lake: Lake, tmp_path: Path) -> None:
 
 def test_a_leader_that_was_replaced_cannot_write(lake: Lake) -> None:
     lake.ms.create_stream_table("sums", "SELECT k, SUM(v) AS s FROM t GROUP BY k", schedule="1s")
-    with running(lake) as daemon:
+    with running(lake.ms) as daemon:
         until(lambda: daemon.activities)
         usurper = Leader(id="other", host="elsewhere", pid=1, version="0", since=datetime.now(UTC))
         lake.ms._catalog.take_leadership(usurper)

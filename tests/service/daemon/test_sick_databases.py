@@ -46,7 +46,7 @@ def test_a_database_that_never_answers_delays_no_other_table(lake: Lake, monkeyp
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts connections, and says nothing
         monkeypatch.setenv("SHOP_URL", f"postgresql://millstream@127.0.0.1:{silent.getsockname()[1]}/shop")
         lake.ms._connections.disconnect("shop")
-        with running(lake) as daemon:
+        with running(lake.ms) as daemon:
             until(lambda: "captured" in daemon.activities[-1].running if daemon.activities else None)
             began = daemon.activities[-1].running["captured"]
             lake.insert("t", "'c', 5")
@@ -56,7 +56,7 @@ def test_a_database_that_never_answers_delays_no_other_table(lake: Lake, monkeyp
         assert not daemon.errors
     [record] = lake.ms._catalog.history(TableName.parse("captured"), 1)
     assert record.error_code == Code.DATABASE_UNREACHABLE
-    assert status_of(lake, "captured").consecutive_errors == 0  # it is transient
+    assert status_of(lake.ms, "captured").consecutive_errors == 0  # it is transient
 
 
 def test_a_table_that_cannot_be_served_is_retried_and_ends_in_error(lake: Lake, shop: Shop) -> None:
@@ -64,9 +64,9 @@ def test_a_table_that_cannot_be_served_is_retried_and_ends_in_error(lake: Lake, 
     lake.ms.create_stream_table("above", "SELECT COUNT(*) AS n FROM sums", schedule="1s")
     query(shop, "ALTER TABLE public.sums RENAME TO hidden")
     lake.insert("t", "'c', 5")
-    with running(lake) as daemon:
+    with running(lake.ms) as daemon:
         until(lambda: lake.rows("above")[(2,)])  # what reads it does not wait
-        until(lambda: status_of(lake, "sums").status is Status.ERROR)
+        until(lambda: status_of(lake.ms, "sums").status is Status.ERROR)
         failures = [r for r in lake.ms.refresh_history("sums", 100) if r.error_message]
         assert len(failures) == 2
         assert (failures[0].start_time - failures[1].start_time).total_seconds() > 0.7  # the first backoff is 1 s
@@ -74,7 +74,7 @@ def test_a_table_that_cannot_be_served_is_retried_and_ends_in_error(lake: Lake, 
         query(shop, "ALTER TABLE public.hidden RENAME TO sums")
         lake.ms.alter_stream_table("sums", status="ACTIVE")
         until(lambda: ("c", 5) in query(shop, "SELECT * FROM public.sums"))
-        assert status_of(lake, "sums").status is Status.ACTIVE
+        assert status_of(lake.ms, "sums").status is Status.ACTIVE
     assert not daemon.errors
 
 
@@ -103,7 +103,7 @@ def test_serving_that_waits_for_a_lock_is_cancelled(lake: Lake, shop: Shop) -> N
         blocker.rollback()
     assert [e.code for e in errors] == [Code.REFRESH_CANCELLED]
     assert lake.rows("sums")[("c", 5)]  # the table itself was refreshed
-    assert status_of(lake, "sums").consecutive_errors == 0
+    assert status_of(lake.ms, "sums").consecutive_errors == 0
     lake.ms.refresh_stream_table("sums")
     assert ("c", 5) in query(shop, "SELECT * FROM public.sums")
 

@@ -1,20 +1,41 @@
-"""Attached databases, their captured tables and their served tables."""
+"""Attached databases, their captured tables and their served tables; and the events of changes to them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from millstream.catalog.attached import AttachedDatabase, Capture, CaptureMode, OpenTick, Serving
+from millstream.catalog.capture_events import mode_events, quarantine_events, reinitialize_events, source_changes
 from millstream.catalog.capture_state import CaptureState, DatabaseState
 from millstream.catalog.schema import captures, databases, servings
 from millstream.catalog.serving_details import ServingDetails
+from millstream.catalog.stores import dependencies
+from millstream.events import Event
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Row
+
+
+def events_of_change(
+    connection: Connection, item: AttachedDatabase, changed: Sequence[Capture], now: datetime
+) -> list[Event]:
+    """The events of what is about to be recorded about a database and some of its captured tables."""
+    row = connection.execute(sa.select(databases).where(databases.c.name == item.name)).one_or_none()
+    if row is None:
+        return []
+    before = _database(row)
+    known = {c.id: c for c in read_captures(connection, item.name)} if changed else {}
+    altered = source_changes(before, item, known, changed)
+    readers = dependencies.readers_of(connection, {change.source for change in altered}) if altered else {}
+    return [
+        *mode_events(before, item, now),
+        *quarantine_events(known, changed, now),
+        *reinitialize_events(altered, readers, now),
+    ]
 
 
 def put(connection: Connection, item: AttachedDatabase, now: datetime) -> None:

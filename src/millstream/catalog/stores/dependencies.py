@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from millstream.catalog.capture_events import Reader
 from millstream.catalog.models import Dependency, SourceKind
 from millstream.catalog.schema import dependencies, stream_tables
 from millstream.errors import Code, MillstreamError
@@ -74,6 +75,19 @@ def dependents_closure(connection: Connection, table_id: str) -> list[str]:
 
     visit(table_id)
     return ordered
+
+
+def readers_of(connection: Connection, sources: Collection[str]) -> dict[str, list[Reader]]:
+    """The stream tables that read some sources directly or through views, by the sources' names."""
+    d, t = dependencies.c, stream_tables.c
+    chosen = sa.select(d.source_name, d.fingerprint, t.schema_name, t.name).join(
+        stream_tables, t.id == d.stream_table_id
+    )
+    found: dict[str, list[Reader]] = {}
+    for row in connection.execute(chosen.where(d.source_name.in_(sorted(sources))).order_by(t.schema_name, t.name)):
+        reader = Reader(TableName(row.schema_name, row.name), row.fingerprint)
+        found.setdefault(row.source_name, []).append(reader)
+    return found
 
 
 def _names() -> sa.Select[tuple[str, str, str]]:

@@ -61,6 +61,7 @@ def leading(
                 finally:
                     catalog.epoch = None
                     catalog.release_leadership(epoch)
+                    _log.info("no longer leads the lake in epoch %d", epoch)
                 return
         if not is_reported:
             is_reported = True

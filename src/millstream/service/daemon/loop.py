@@ -29,6 +29,7 @@ from millstream.scheduler.serving_retries import SERVED, after_serving_failure
 from millstream.scheduler.waits import WaitReason
 from millstream.service.daemon.lake_watch import LakeWatch
 from millstream.service.daemon.running_pass import RunningPass, outcomes_of
+from millstream.service.daemon.source_watch import SourceWatch
 from millstream.service.refreshing import Refreshing
 from millstream.service.reloading import Reloaded
 from millstream.settings import Settings
@@ -64,6 +65,7 @@ class Daemon:
 
     Args:
         look: finds out which of some tables need no refresh (`passes.quick_look`).
+        sources: watches what the tables read while none is due.
         maintain: keeps the storage small, for about so many seconds.
         alerts: takes all events of the lake, whichever process has recorded them.
         on_activity: called after each decision.
@@ -74,6 +76,7 @@ class Daemon:
     catalog: Catalog
     refreshing: Refreshing
     look: Callable[[Sequence[str], Mapping[str, datetime | None], Pulse], Looked]
+    sources: SourceWatch
     maintain: Callable[[float], object]
     settings: Callable[[], Settings]
     clock: Callable[[], datetime]
@@ -123,6 +126,7 @@ class Daemon:
                     future = threads.submit(self._pass, watch, each, looked.taken if looked is not None else None)
                     running[future] = each
                     future.add_done_callback(lambda _: self._woken.set())
+                next_look = self.sources.begin_due(now)
                 if looked is not None and looked.has_written:
                     woke_at = now
                 elif decision.passes or not woke_at <= now < woke_at + _WAKE_EVERY:
@@ -135,7 +139,7 @@ class Daemon:
                 self.on_activity(Activity(now, epoch, is_paused, decision, dict(watch.running)))
                 if not running and not decision.passes:
                     upkeep = self._maintained(threads, upkeep, now)
-                self._woken.wait(self._seconds_until(decision.wake_at))
+                self._woken.wait(self._seconds_until(min(decision.wake_at, next_look)))
         self._finish(watch, running)
 
     def _looked(

@@ -1,7 +1,8 @@
 """The ledger in the served database: which tables are served there, up to which version; written with the rows.
 
 Schema `millstream` (a setting) holds the table `serving`, which only its owner may read, and the view `served_tables`,
-which shows each role the tables that it may read and how stale they are.
+which shows each role the tables that it may read and how stale they are; where the role may create one, an event
+trigger warns who creates a trigger on a served table.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from millstream.postgres.driver import errors, json, sql
 from millstream.sinks.postgres.keys import KEYLESS, Key
 from millstream.sinks.postgres.locks import in_short_waits
 from millstream.sinks.postgres.target import Mark, Target
+from millstream.sinks.postgres.trigger_warning import FUNCTION, drop_warning, has_warning, install_warning
+from millstream.sinks.postgres.triggers import CAPTURE_MARK
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS {serving} (
@@ -125,6 +128,8 @@ class Ledger:
             self._require_ours(connection)
             for statement in (_TABLE, _VIEW, *_MEANT):
                 connection.execute(sql.SQL(statement).format(**names))
+        if not has_warning(connection, self.schema):
+            install_warning(connection, self.schema, self._serving, CAPTURE_MARK)
         close(connection, self.schema, _is_meant)
 
     def _has_all(self, connection: Connection) -> bool:
@@ -285,6 +290,7 @@ class Ledger:
         )
         is_last = connection.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(self._serving)).fetchone() is None
         if is_last and not keep_schema:
+            drop_warning(connection, self.schema)
             connection.execute(sql.SQL("DROP VIEW {}").format(self._view))
             connection.execute(sql.SQL("DROP TABLE {}").format(self._serving))
             drop_turns(connection, self.schema)
@@ -310,5 +316,7 @@ def _is_meant(grant: Grant) -> bool:
         return grant.privilege == "USAGE"
     if grant.kind == "TABLE" and grant.name == _VIEW_NAME:
         return grant.privilege == "SELECT"
+    if grant.kind == "ROUTINE":
+        return grant.name != f"{FUNCTION}()"
     is_ours = grant.name in (_SERVING, TURNS) or _CTID_TABLES.fullmatch(grant.name) is not None
     return not (grant.kind == "TABLE" and is_ours)

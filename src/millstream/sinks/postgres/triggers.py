@@ -17,7 +17,7 @@ from millstream.postgres.driver import sql
 from millstream.sinks.postgres.target import Target, listed
 
 # tgtype: 1 row, 2 before, 4 insert, 16 update. Capture, of any lake, has its functions in a schema with this comment.
-_CAPTURE = "millstream's capture%"
+CAPTURE_MARK = "millstream's capture%"
 _TRIGGERS = """
 SELECT t.tgname::text, t.tgenabled = 'A', (t.tgtype & 1) <> 0, (t.tgtype & 3) = 3,
        (t.tgtype & 3) = 3 AND (t.tgtype & 20) <> 0
@@ -52,7 +52,7 @@ class UserTrigger:
 
 def user_triggers(connection: Connection, relation: int) -> tuple[UserTrigger, ...]:
     """The enabled triggers of users on a table; no other can be created while the caller holds a lock on it."""
-    rows = connection.execute(_TRIGGERS, [relation, _CAPTURE]).fetchall()
+    rows = connection.execute(_TRIGGERS, [relation, CAPTURE_MARK]).fetchall()
     return tuple(UserTrigger(*row) for row in rows)
 
 

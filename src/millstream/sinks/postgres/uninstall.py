@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millstream.postgres.ddl_turns import TURNS
 from millstream.postgres.driver import sql
+from millstream.sinks.postgres.trigger_warning import FUNCTION
 
 # The caller may have more rights than the role that served, so no other role's code may run: names refer to
 # PostgreSQL's own objects (types are qualified, since they are looked up before the first statement), and only objects
@@ -56,6 +57,11 @@ BEGIN
                       AND c.relname ~ '^rows_[0-9a-f]{{16}}$' LOOP
         EXECUTE format('DROP TABLE %s', places);
       END LOOP;
+      IF EXISTS (SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                 WHERE n.nspname = home AND p.proname = {warning} AND pg_get_userbyid(p.proowner) = keeper
+                   AND p.prorettype = 'event_trigger'::regtype AND p.pronargs = 0) THEN
+        EXECUTE format('DROP FUNCTION %I.%I() CASCADE', home, {warning});
+      END IF;
       EXECUTE format('DROP VIEW IF EXISTS %I.served_tables', home);
       EXECUTE format('DROP TABLE %I.serving', home);
       EXECUTE format('DROP TABLE IF EXISTS %I.{turns}', home);
@@ -81,5 +87,7 @@ def bookkeeping_removal(lake_id: str, role: str | None = None) -> sql.Composed:
     Args:
         role: the one that serves, if another role may run the statement; no other role's objects are touched.
     """
-    body = sql.SQL(_REMOVAL).format(lake=sql.Literal(lake_id), role=sql.Literal(role), turns=sql.SQL(TURNS))
+    body = sql.SQL(_REMOVAL).format(
+        lake=sql.Literal(lake_id), role=sql.Literal(role), turns=sql.SQL(TURNS), warning=sql.Literal(FUNCTION)
+    )
     return sql.SQL("DO {}").format(sql.Literal(body.as_string()))

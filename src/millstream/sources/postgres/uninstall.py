@@ -105,14 +105,16 @@ def removal_script(settings: BufferSettings, slot: Slot, role: str | None = None
     return f"{uninstall_sql(settings.schema, settings.mark, role)}{about}\n{reading}\n"
 
 
-def buffered_rows(connection: Connection, settings: BufferSettings, oids: Sequence[int]) -> dict[int, int]:
-    """How many changes wait in the buffers of the tables that have one; counting stops at a million per buffer."""
+def buffered_rows(
+    connection: Connection, settings: BufferSettings, oids: Sequence[int], most: int = _MOST_COUNTED
+) -> dict[int, int]:
+    """How many changes wait in the buffers of the tables that have one; counting stops at `most` per buffer."""
     found: dict[int, int] = {}
     for oid in oids:
         buffer = sql.Identifier(settings.schema, buffer_name(oid))
         if not is_own_table(connection, settings.schema, buffer_name(oid)):
             continue
-        counted = sql.SQL("SELECT count(*) FROM (SELECT FROM {} LIMIT {}) AS waiting").format(buffer, _MOST_COUNTED)
+        counted = sql.SQL("SELECT count(*) FROM (SELECT FROM {} LIMIT {}) AS waiting").format(buffer, most)
         row = connection.execute(counted).fetchone()
         assert row is not None
         found[oid] = row[0]

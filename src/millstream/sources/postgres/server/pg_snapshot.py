@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 _EPOCH = 1 << 32
 _HALF = 1 << 31
@@ -43,6 +45,17 @@ class PgSnapshot:
     def has_outlived(self, other: PgSnapshot) -> bool:
         """Whether all transactions have ended that were running in another snapshot of the same time or earlier."""
         return self.covers(other) and not self.running & other.running
+
+    def ended_since(self, older: PgSnapshot) -> Iterator[int]:
+        """The ids of the transactions that this snapshot sees and an older one did not, in growing order.
+
+        Aborted transactions and subtransactions may be among them.
+
+        >>> list(PgSnapshot.parse("12:15:12").ended_since(PgSnapshot.parse("10:13:10,12")))
+        [10, 13, 14]
+        """
+        unseen = chain(sorted(older.running), range(older.xmax, self.xmax))
+        return (xid for xid in unseen if self.sees(xid))
 
     def full_xid(self, xid: int) -> int:
         """The 64-bit id of a transaction from its lower 32 bits, if it is less than 2³¹ transactions old.

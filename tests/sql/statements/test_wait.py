@@ -21,10 +21,9 @@ TOTALS = TableName.parse("totals")
             WaitForStreamTable(TOTALS, (WaitPoint("LSN", "0/16B3748"),)),
         ),
         (
-            "WAIT FOR STREAM TABLE totals "
-            "AFTER TRANSACTION 18446744073709551615 IN shop, VERSION 7 IN s.o TIMEOUT '1m'",
+            "WAIT FOR STREAM TABLE totals AFTER TRANSACTION 18446744073709551615 IN shop, VERSION 7 IN so TIMEOUT '1m'",
             WaitForStreamTable(
-                TOTALS, (WaitPoint("TRANSACTION", 2**64 - 1, "shop"), WaitPoint("VERSION", 7, "s.o")), "1m"
+                TOTALS, (WaitPoint("TRANSACTION", 2**64 - 1, "shop"), WaitPoint("VERSION", 7, "so")), "1m"
             ),
         ),
     ],

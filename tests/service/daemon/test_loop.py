@@ -112,7 +112,7 @@ def test_a_stand_by_takes_over(lake: Lake, tmp_path: Path) -> None:
 
 def test_a_leader_that_was_replaced_cannot_write(lake: Lake) -> None:
     lake.ms.create_stream_table("sums", "SELECT k, SUM(v) AS s FROM t GROUP BY k", schedule="1s")
-    with running(lake.ms) as daemon:
+    with running(lake.ms, fails=True) as daemon:
         until(lambda: daemon.activities)
         usurper = Leader(id="other", host="elsewhere", pid=1, version="0", since=datetime.now(UTC))
         lake.ms._catalog.take_leadership(usurper)

@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 import millstream
 from kits.lake import Lake, open_lake
 from millstream import Action, Code, MillstreamError, Status
 from millstream.cancellation import current
 from millstream.engine.storage import DeltaStore
+from millstream.reasons import Reason
+from millstream.refresh.computation import Computation
 from millstream.refresh.execute import StageRun
 from millstream.results import RefreshStatus
 
@@ -114,6 +117,13 @@ def test_a_refresh_that_takes_too_long_counts(lake: Lake) -> None:
     assert lake.ms.status()[0].status is Status.ACTIVE
 
 
+def request() -> None:
+    """Ask the refresh of this thread to stop."""
+    cancellation = current()
+    assert cancellation is not None
+    cancellation.request(MillstreamError(Code.REFRESH_CANCELLED, "cancelled by the test"))
+
+
 @contextmanager
 def cancelled_at(monkeypatch: pytest.MonkeyPatch, place: type, method: str, when: str, nth: int = 1) -> Iterator[None]:
     """The refresh is asked to stop right before or after the nth call of a method."""
@@ -124,16 +134,11 @@ def cancelled_at(monkeypatch: pytest.MonkeyPatch, place: type, method: str, when
         calls += 1
         at = calls
         if at == nth and when == "before":
-            stop()
+            request()
         result = original(*args, **kwargs)
         if at == nth and when == "after":
-            stop()
+            request()
         return result
-
-    def stop() -> None:
-        cancellation = current()
-        assert cancellation is not None
-        cancellation.request(MillstreamError(Code.REFRESH_CANCELLED, "cancelled by the test"))
 
     with monkeypatch.context() as patch:
         patch.setattr(place, method, step)
@@ -173,10 +178,24 @@ def test_cancelled_after_the_commit_is_complete(lake: Lake, monkeypatch: pytest.
         assert lake.ms.refresh_stream_table("sums").action is Action.DIFFERENTIAL
     lake.assert_exact("sums")
     lake.insert("t", "'d', 4")
-    with cancelled_at(monkeypatch, StageRun, "load", "after"):  # whose rows are counted after the commit
-        lake.ms.refresh_stream_table("sums", mode="FULL")
-    lake.assert_exact("sums")
+    original, calls = Computation._rows, 0
+
+    def rows(*args: Any) -> int:
+        """The rows are counted before and after the load; a job that counts them after it is interrupted."""
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            request()
+            raise PySparkException("the job was cancelled")
+        return original(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Computation, "_rows", rows)
+        result = lake.ms.refresh_stream_table("sums", mode="FULL")
+    assert result.reason.startswith(str(Reason.RECOVERED))
     assert lake.last("sums").status is RefreshStatus.COMPLETED
+    assert not lake.ms._catalog.open_intents()
+    lake.assert_exact("sums")
 
 
 def versions_of(lake: Lake, name: str) -> list[int]:

@@ -1,8 +1,8 @@
-"""Refreshes and serves one stream table of a pass, and records what fails. The caller holds the table's lock."""
+"""Refreshes and serves one stream table or cycle of a pass, and records failures. The caller holds the locks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +14,7 @@ from millstream.errors import Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.lake.recorded_definitions import RecordedDefinitions
 from millstream.planner import Choice
+from millstream.refresh.cycle_runner import CycleRunner
 from millstream.refresh.execute import Progress
 from millstream.refresh.plan import Request
 from millstream.refresh.runner import Runner
@@ -79,6 +80,45 @@ class TableRefresh:
         result = self._runner().refresh(_request(table, compiled, goal))
         return result, self.serve(table.id, goal.initiated_by, goal.data_timestamp, goal.counts)
 
+    def refresh_cycle(
+        self, members: Sequence[tuple[StreamTable, Goal]]
+    ) -> dict[str, tuple[RefreshResult, MillstreamError | None]]:
+        """Refresh all members of a cycle and serve them; the second value is why one could not be served.
+
+        Raises:
+            MillstreamError: the refresh failed, which is recorded for each member.
+            OutdatedError: the definition of a member no longer fits what it reads.
+        """
+        requests: list[Request] = []
+        for table, goal in members:
+            with self._recording(table, goal):
+                requests.append(_request(table, self._definitions.compiled(table), goal))
+        results = self._cycle_runner().refresh(requests)
+        return {
+            str(table.name): (
+                results[str(table.name)],
+                self.serve(table.id, goal.initiated_by, goal.data_timestamp, goal.counts),
+            )
+            for table, goal in members
+        }
+
+    def load_member(
+        self,
+        candidate: StreamTable,
+        compiled: Compiled,
+        goal: Goal,
+        choice: Choice,
+        peers: Sequence[tuple[StreamTable, Goal]],
+    ) -> tuple[Load, RefreshResult]:
+        """Fill the stages of a new definition that is part of a cycle; nothing of it is recorded.
+
+        The other members are read as their queries are over the sources of now: their definitions may be outdated, too.
+        """
+        others = [
+            _request(table, self._definitions.recompile(table, table.refresh_mode), goal) for table, goal in peers
+        ]
+        return self._cycle_runner().load(_request(candidate, compiled, goal), others, choice)
+
     def load(
         self, candidate: StreamTable, compiled: Compiled, goal: Goal, choice: Choice
     ) -> tuple[Load, RefreshResult]:
@@ -133,6 +173,10 @@ class TableRefresh:
     def _runner(self) -> Runner:
         worker = self._workers.here()
         return Runner(self._catalog, worker, self._settings, self._definitions, self._clock, self._progress)
+
+    def _cycle_runner(self) -> CycleRunner:
+        worker = self._workers.here()
+        return CycleRunner(self._catalog, worker, self._settings, self._definitions, self._clock, self._progress)
 
 
 def _request(table: StreamTable, compiled: Compiled, goal: Goal) -> Request:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -110,16 +110,16 @@ class Runner:
         self._worker.use(table.definition.settings)
         self._definitions.watch(table, request.compiled, request.paths, request.base_versions)
         plan = first(request, choice, self._worker)
-        intent = self._catalog.begin_load(_start(plan, floor=0))
+        intent = self._catalog.begin_load(start_of(plan, floor=0))
         cost = Cost()
         try:
             with self._worker.counting_jobs() as count:
                 done = self._computation.compute(plan, intent, cost)
         except (MillstreamError, *SPARK_ERRORS, OSError) as cause:
-            raise _as_error(cause, table, self._settings) from cause
-        outcome = self._outcome(plan, done, cost, count.jobs, started)
+            raise as_error(cause, table, self._settings) from cause
+        outcome = outcome_of(self._worker, plan, done, cost, count.jobs, started)
         load = Load(intent=intent, initiated_by=request.initiated_by, reason=done.choice.reason, outcome=outcome)
-        return load, _logged(table, _result(plan, done, outcome))
+        return load, logged(table, result_of(plan, done, outcome))
 
     # Nothing to do
 
@@ -138,13 +138,13 @@ class Runner:
             )
         )
         reason, reached = plan.choice.reason, dict(request.base_frontier)
-        return _logged(request.table, RefreshResult(Action.NO_DATA, 0, 0, 0, _since(started), reason, reached))
+        return logged(request.table, RefreshResult(Action.NO_DATA, 0, 0, 0, since(started), reason, reached))
 
     # Something to do
 
     def _run(self, plan: Plan, started: float) -> RefreshResult:
         floors = [self._worker.store.transaction_version(s.path, s.id) or 0 for s in plan.request.table.stages]
-        return self._attempt(plan, self._catalog.begin_refresh(_start(plan, max(floors, default=0))), started)
+        return self._attempt(plan, self._catalog.begin_refresh(start_of(plan, max(floors, default=0))), started)
 
     def _attempt(self, plan: Plan, intent: Intent, started: float) -> RefreshResult:
         cost = Cost()
@@ -152,42 +152,22 @@ class Runner:
             with self._worker.counting_jobs() as count:
                 done = self._computation.compute(plan, intent, cost)
         except (MillstreamError, *SPARK_ERRORS, OSError) as cause:
-            error = _as_error(cause, plan.request.table, self._settings)
-            undone = self._undo(plan.request.table, intent) if _is_about_data(cause) else None
+            error = as_error(cause, plan.request.table, self._settings)
+            undone = self._undo(plan.request.table, intent) if is_about_data(cause) else None
             self._catalog.fail_refresh(
                 intent,
                 error,
                 max_consecutive_errors=self._allowed_errors(plan.request, error),
                 keep_intent=undone is None and self._anything_committed(plan.request.table, intent),
                 stage_versions=undone,
-                duration_ms=_since(started),
+                duration_ms=since(started),
             )
-            name, took = plan.request.table.name, _since(started)
+            name, took = plan.request.table.name, since(started)
             _log.info("%s: failed after %.0f ms: %s: %s", name, took, error.code, error.message)
             raise error from cause
-        outcome = self._outcome(plan, done, cost, count.jobs, started)
+        outcome = outcome_of(self._worker, plan, done, cost, count.jobs, started)
         self._catalog.complete_refresh(intent, outcome)
-        return _logged(plan.request.table, _result(plan, done, outcome))
-
-    def _outcome(self, plan: Plan, done: Done, cost: Cost, jobs: int | None, started: float) -> RefreshOutcome:
-        counts, choice = done.counts, _with_strategies(done.choice, cost)
-        return RefreshOutcome(
-            stage_versions=done.versions,
-            rows_inserted=counts.inserted,
-            rows_updated=counts.updated,
-            rows_deleted=counts.deleted,
-            action=choice.action,
-            reason=choice.reason,
-            reinit_reason=done.reinit_reason,
-            duration_ms=_since(started),
-            details=RefreshDetails(
-                changed_rows=plan.changed_rows,
-                source_rows=plan.source_rows(self._worker),
-                rows_read=cost.rows_read,
-                jobs=jobs,
-                milliseconds={k: round(v, 1) for k, v in cost.milliseconds.items()},
-            ),
-        )
+        return logged(plan.request.table, result_of(plan, done, outcome))
 
     # Recovery
 
@@ -221,20 +201,7 @@ class Runner:
         if committed[table.public_stage.id] is not None:
             self._progress(f"adopting the interrupted refresh of {table.name}")
             versions = {s.id: v if (v := committed[s.id]) is not None else stored_version(s) for s in table.stages}
-            made = self._worker.store.committed(table.public_stage.path, txn_of(table.public_stage, intent))
-            rows = made[1].get("rows") if made is not None else None
-            inserted, updated, deleted = rows if isinstance(rows, list) else (0, 0, 0)
-            self._catalog.complete_refresh(
-                intent,
-                RefreshOutcome(
-                    stage_versions=versions,
-                    rows_inserted=inserted,
-                    rows_updated=updated,
-                    rows_deleted=deleted,
-                    reason=f"{Reason.RECOVERED}: the commit was made, but the catalog was not updated",
-                    reinit_reason=_text(made[1].get(BY_TEXT)) if made is not None else None,
-                ),
-            )
+            self._catalog.complete_refresh(intent, adopted_outcome(self._worker, table, intent, versions))
         elif any(v is not None for v in committed.values()):
             try:
                 self._resume(request, intent)
@@ -269,6 +236,43 @@ class Runner:
         return self._settings.max_consecutive_errors if request.counts(error) else None
 
 
+def outcome_of(worker: Worker, plan: Plan, done: Done, cost: Cost, jobs: int | None, started: float) -> RefreshOutcome:
+    """What to record about a refresh that has committed."""
+    counts, choice = done.counts, _with_strategies(done.choice, cost)
+    return RefreshOutcome(
+        stage_versions=done.versions,
+        rows_inserted=counts.inserted,
+        rows_updated=counts.updated,
+        rows_deleted=counts.deleted,
+        action=choice.action,
+        reason=choice.reason,
+        reinit_reason=done.reinit_reason,
+        duration_ms=since(started),
+        details=RefreshDetails(
+            changed_rows=plan.changed_rows,
+            source_rows=plan.source_rows(worker),
+            rows_read=cost.rows_read,
+            jobs=jobs,
+            milliseconds={k: round(v, 1) for k, v in cost.milliseconds.items()},
+        ),
+    )
+
+
+def adopted_outcome(worker: Worker, table: StreamTable, intent: Intent, versions: Mapping[str, int]) -> RefreshOutcome:
+    """What to record about an interrupted refresh whose commits were all made."""
+    made = worker.store.committed(table.public_stage.path, txn_of(table.public_stage, intent))
+    rows = made[1].get("rows") if made is not None else None
+    inserted, updated, deleted = rows if isinstance(rows, list) else (0, 0, 0)
+    return RefreshOutcome(
+        stage_versions=versions,
+        rows_inserted=inserted,
+        rows_updated=updated,
+        rows_deleted=deleted,
+        reason=f"{Reason.RECOVERED}: the commit was made, but the catalog was not updated",
+        reinit_reason=_text(made[1].get(BY_TEXT)) if made is not None else None,
+    )
+
+
 def _with_strategies(choice: Choice, cost: Cost) -> Choice:
     """The choice, with the strategies of recursions added to its reason."""
     if choice.action is not Action.DIFFERENTIAL or not cost.strategies:
@@ -276,7 +280,8 @@ def _with_strategies(choice: Choice, cost: Cost) -> Choice:
     return replace(choice, reason=f"{choice.reason}; recursion by {', '.join(dict.fromkeys(cost.strategies))}")
 
 
-def _start(plan: Plan, floor: int) -> RefreshStart:
+def start_of(plan: Plan, floor: int) -> RefreshStart:
+    """What to record before a refresh commits anything."""
     request = plan.request
     return RefreshStart(
         table_id=request.table.id,
@@ -292,7 +297,8 @@ def _start(plan: Plan, floor: int) -> RefreshStart:
     )
 
 
-def _result(plan: Plan, done: Done, outcome: RefreshOutcome) -> RefreshResult:
+def result_of(plan: Plan, done: Done, outcome: RefreshOutcome) -> RefreshResult:
+    """What the caller of a refresh gets."""
     assert outcome.action is not None
     assert outcome.reason is not None
     assert outcome.duration_ms is not None
@@ -307,7 +313,8 @@ def _result(plan: Plan, done: Done, outcome: RefreshOutcome) -> RefreshResult:
     )
 
 
-def _logged(table: StreamTable, result: RefreshResult) -> RefreshResult:
+def logged(table: StreamTable, result: RefreshResult) -> RefreshResult:
+    """Log a result, and return it."""
     _log.info(
         "%s: %s in %.0f ms, %d rows inserted, %d updated, %d deleted (%s)",
         table.name,
@@ -321,7 +328,8 @@ def _logged(table: StreamTable, result: RefreshResult) -> RefreshResult:
     return result
 
 
-def _since(started: float) -> float:
+def since(started: float) -> float:
+    """The milliseconds since a reading of the performance counter."""
     return (time.perf_counter() - started) * 1000
 
 
@@ -329,13 +337,14 @@ def _text(value: object) -> str | None:
     return str(value) if value is not None else None
 
 
-def _is_about_data(cause: Exception) -> bool:
+def is_about_data(cause: Exception) -> bool:
     """Whether the computation failed on the data, and not e.g. because another process ended this refresh."""
     codes = {Code.FULL_REQUIRED, Code.RECURSION_LIMIT}
     return isinstance(cause, SPARK_ERRORS) or (isinstance(cause, MillstreamError) and cause.code in codes)
 
 
-def _as_error(cause: Exception, table: StreamTable, settings: Settings) -> MillstreamError:
+def as_error(cause: Exception, table: StreamTable, settings: Settings) -> MillstreamError:
+    """The coded error for what made a refresh fail."""
     if isinstance(cause, MillstreamError):
         return cause
     if has_no_end(cause):

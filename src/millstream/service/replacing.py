@@ -134,8 +134,9 @@ class Replacements:
         checked_schedule(change.schedule or table.schedule, prepared.semantics)
         old, new = self._server.serving_of(table), self._servings.wanted(table, change.serve)
         is_same = self._is_same(prepared, change)
-        if not is_same:
+        if not is_same or prepared.mode is not table.refresh_mode:
             self._recorded.refuse_cycle(table, compiled)
+        if not is_same:
             self._definitions.refuse_other_columns(table, compiled)
         if old is not None and new is not None and old.name == new.name:
             self._servings.refuse_other_columns(table, compiled)
@@ -164,7 +165,7 @@ class Replacements:
     ) -> _Prepared:
         generation = self._catalog.generation()
         read = [n for n in compiled.sources if self._catalog.find(TableName.parse(n)) is not None]
-        order = dag_of(self._catalog).refresh_order(read) if read and str(table.name) not in read else ()
+        order = dag_of(self._catalog).refresh_order(read)
         upstream = tuple(TableName.parse(n) for n in order if n != str(table.name))
         return _Prepared(table, compiled, semantics, mode, upstream, generation)
 
@@ -268,6 +269,7 @@ class Replacements:
         table, compiled = prepared.table, prepared.compiled
         started = time.perf_counter()
         load, result, is_done, serving_failed = None, None, False, None
+        cycle = frozenset(self._catalog.get(TableName.parse(n)).id for n in self._recorded.cycle_with(table, compiled))
         with ExitStack() as stack:
             with nullcontext() if reason is None else fitting(table):
                 candidate = stack.enter_context(
@@ -281,7 +283,7 @@ class Replacements:
                 with self._server.replacing(candidate, self._workers.here().store, old, new):
                     recorded = self._server.moving(old, new) if new is not None else None
                     after = self._catalog.replace_stream_table(
-                        _new(candidate, change, load, recorded, is_altered=reason is None)
+                        _new(candidate, change, load, recorded, cycle, is_altered=reason is None)
                     )
                     is_done = True
             except MillstreamError as error:
@@ -343,7 +345,13 @@ def _choice(table: StreamTable, reason: str | None) -> Choice:
 
 
 def _new(
-    candidate: StreamTable, change: Change, load: Load | None, serving: Serving | None, *, is_altered: bool
+    candidate: StreamTable,
+    change: Change,
+    load: Load | None,
+    serving: Serving | None,
+    cycle: frozenset[str],
+    *,
+    is_altered: bool,
 ) -> NewDefinition:
     return NewDefinition(
         table_id=candidate.id,
@@ -351,6 +359,7 @@ def _new(
         definition=candidate.definition,
         stages=candidate.stages,
         load=load,
+        cycle=cycle,
         is_altered=is_altered,
         refresh_mode=candidate.refresh_mode,
         schedule=change.schedule,

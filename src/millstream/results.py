@@ -123,6 +123,8 @@ class StreamTableStatus:
     schedule: str
     data_timestamp: datetime | None
     staleness: float | None
+    cycle: tuple[str, ...] = ()
+    """The stream tables that it reads in a cycle, itself included; they are refreshed together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,6 +231,7 @@ class TestMonitoring:
             "schedule": "1m",
             "data_timestamp": "2025-03-04T12:00:00+00:00",
             "staleness": 125.0,
+            "cycle": [],
         }
 
     def test_status_of_an_unknown_one(self, lake: StandIn, call: Call) -> None:

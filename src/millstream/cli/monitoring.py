@@ -22,6 +22,7 @@ _STATUS = (
     Column("data of", "data_timestamp", formats.moment),
     Column("stale for", "staleness", formats.duration, number=True),
     Column("errors", "consecutive_errors", number=True),
+    Column("cycle", "cycle", ", ".join, prose=True),
 )
 _STATS = (
     Column("table", "name"),

@@ -480,7 +480,9 @@ class Millstream:
     def explain(self, name: str) -> Explanation:
         """How a stream table is maintained."""
         table = self._catalog.get(TableName.parse(name))
-        return explanation(self._runtime.recorded.compiled(table), table.refresh_mode, str(table.name))
+        recorded = self._runtime.recorded
+        compiled = recorded.compiled(table)
+        return explanation(compiled, table.refresh_mode, str(table.name), recorded.cycle_with(table, compiled))
 
     def validate(self, query: str, dialect: str | None = None) -> Explanation:
         """How a query would be maintained; nothing is created.

@@ -134,9 +134,8 @@ class Replacements:
         checked_schedule(change.schedule or table.schedule, prepared.semantics)
         old, new = self._server.serving_of(table), self._servings.wanted(table, change.serve)
         is_same = self._is_same(prepared, change)
-        if not is_same or prepared.mode is not table.refresh_mode:
-            self._recorded.refuse_cycle(table, compiled)
         if not is_same:
+            self._recorded.refuse_cycle(table, compiled)
             self._definitions.refuse_other_columns(table, compiled)
         if old is not None and new is not None and old.name == new.name:
             self._servings.refuse_other_columns(table, compiled)
@@ -156,6 +155,8 @@ class Replacements:
             compiled = self._compiler.compile(change.query, mode, dialect)
             return self._planned(table, compiled, self._workers.semantics(), mode)
         compiled = self._compiler.compile_as_recorded(table, mode)
+        if mode is not table.refresh_mode:
+            self._recorded.refuse_cycle(table, compiled)  # a member cannot be FULL
         if not _is_stored_alike(table, compiled):
             compiled = self._recorded.recompile(table, mode)
         return self._planned(table, compiled, table.definition.settings, mode)

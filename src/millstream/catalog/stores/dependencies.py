@@ -59,7 +59,7 @@ def refuse_missing_or_cyclic(
         if source_id not in names and source_id != table_id:
             raise MillstreamError(Code.UNKNOWN_TABLE, f"the stream table {source_name} was dropped")
     edges: dict[str, list[str]] = {table_id: list(read)}
-    for row in connection.execute(_stream_edges()):
+    for row in connection.execute(stream_edges()):
         if row.stream_table_id != table_id:
             edges.setdefault(row.stream_table_id, []).append(row.source_id)
     path = _path_back(edges, table_id)
@@ -71,7 +71,7 @@ def refuse_missing_or_cyclic(
 def dependents_closure(connection: Connection, table_id: str) -> list[str]:
     """The ids of all direct and indirect dependents of a stream table; each comes before the tables it reads."""
     readers: dict[str, list[str]] = {}
-    for row in connection.execute(_stream_edges()):
+    for row in connection.execute(stream_edges()):
         readers.setdefault(row.source_id, []).append(row.stream_table_id)
     ordered: list[str] = []
     seen: set[str] = {table_id}
@@ -91,7 +91,8 @@ def _names() -> sa.Select[tuple[str, str, str]]:
     return sa.select(stream_tables.c.id, stream_tables.c.schema_name, stream_tables.c.name)
 
 
-def _stream_edges() -> sa.Select[tuple[str, str]]:
+def stream_edges() -> sa.Select[tuple[str, str]]:
+    """Which stream table reads which, by their ids."""
     chosen = sa.select(dependencies.c.stream_table_id, dependencies.c.source_id)
     return chosen.where(dependencies.c.source_kind == SourceKind.STREAM_TABLE)
 

@@ -51,7 +51,11 @@ class Code(StrEnum):
     NAME_INVALID = ("NAME_INVALID", "The name is not valid for this kind of object.")
     NAME_TAKEN = ("NAME_TAKEN", "A table, view, stream table, schema or database of that name already exists.")
     NOT_A_STREAM_TABLE = ("NOT_A_STREAM_TABLE", "There is no stream table of that name.")
-    CYCLE = ("CYCLE", "The query would make the stream table read itself.")
+    CYCLE = ("CYCLE", "The query would make the stream table read itself, and allow_circular is off.")
+    NOT_MONOTONE = (
+        "NOT_MONOTONE",
+        "A stream table of a cycle must be a set that only grows with what it reads.",
+    )
     DEPENDENTS_EXIST = (
         "DEPENDENTS_EXIST",
         "Stream tables read the object or are served into it, or views and keys depend on a served table.",

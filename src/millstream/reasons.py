@@ -70,6 +70,20 @@ class Reason(StrEnum):
         ),
     )
     AGED = ("AGED", Meaning("No source has changed; the change of the result as time passes was computed."))
+    FIXPOINT = (
+        "FIXPOINT",
+        Meaning(
+            "Rows were only added to what a cycle of stream tables reads: what follows from them was added to its "
+            "members."
+        ),
+    )
+    FROM_EMPTY = (
+        "FROM_EMPTY",
+        Meaning(
+            "Rows were taken away from what a cycle of stream tables reads: its members were computed from empty, and "
+            "the difference was applied."
+        ),
+    )
 
     # Nothing, although it was due
     BUSY = ("BUSY", Meaning("Another refresh of the stream table was still running when this one was due."))

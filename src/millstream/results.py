@@ -125,6 +125,8 @@ class StreamTableStatus:
     staleness: float | None
     waits_for: str | None = None
     """The suspended or failed stream table because of which it is not refreshed automatically."""
+    cycle: tuple[str, ...] = ()
+    """The stream tables that it reads in a cycle, itself included; they are refreshed together."""
 
 
 @dataclass(frozen=True, slots=True)

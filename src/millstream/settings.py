@@ -55,10 +55,12 @@ class Settings:
     """Refuse DDL that changes columns a stream table reads, instead of reinitialising the stream table."""
     enable_change_data_feed: bool = True
     """Switch on the change data feed of a source that lacks it."""
+    allow_circular: bool = False
+    """Allow stream tables to read each other in a cycle; without it, a query that closes one is refused."""
     max_recursion: int = field(default=1_000, metadata={"range": (1, 1_000_000)})
-    """Rounds after which a WITH RECURSIVE that has not ended fails the refresh."""
+    """Rounds after which a WITH RECURSIVE or a cycle of stream tables that has not ended fails the refresh."""
     max_recursion_rows: int = field(default=10_000_000, metadata={"range": (1, 10_000_000_000)})
-    """Rows found after which a WITH RECURSIVE that has not ended fails the refresh."""
+    """Rows found after which a WITH RECURSIVE or a cycle of stream tables that has not ended fails the refresh."""
     verify_relative_tolerance: float = field(default=1e-9, metadata={"range": (0.0, 1.0)})
     """How far two doubles may differ, relative to the larger, and still count as equal in `verify`."""
     verify_timeout_seconds: int = field(default=3_600, metadata={"range": (0, 1_000_000)})

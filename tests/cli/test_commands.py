@@ -248,6 +248,7 @@ class TestMonitoring:
             "data_timestamp": "2025-03-04T12:00:00+00:00",
             "staleness": 125.0,
             "waits_for": None,
+            "cycle": [],
         }
 
     def test_status_of_an_unknown_one(self, lake: StandIn, call: Call) -> None:

@@ -74,6 +74,7 @@ class Graph:
     nodes = ("orders", "daily", "totals", "best")
     edges = (("orders", "totals"), ("orders", "daily"), ("daily", "best"), ("totals", "best"))
     stream_tables = frozenset({"daily", "totals", "best"})
+    cycles: tuple[frozenset[str], ...] = ()
 
     def mermaid(self) -> str:
         return "flowchart LR\n    n0 --> n1\n"

@@ -19,7 +19,7 @@ from sqlglot import exp
 
 from kits.delta_sql import MAINTAINED, example_of
 from kits.dispatches import dispatches
-from millstream.diff import describe, narrow, stages, turnover
+from millstream.diff import circular, describe, narrow, stages, turnover
 from millstream.diff.bounds import Bounds
 from millstream.diff.difference import Difference
 from millstream.diff.rules import RULES, NoRule, rule_of
@@ -76,6 +76,7 @@ DISPATCHERS: dict[str, Dispatcher] = {
     "millstream.diff.bounds.Bounds.of": Dispatcher(
         lambda node: (Bounds(frozenset(), frozenset()).of(node, [node.columns[0].name]),)
     ),
+    "millstream.diff.circular._obstacle_at": Dispatcher(lambda node: (circular._obstacle_at(node),)),
     "millstream.diff.narrow._Narrowing.visit": Dispatcher(narrow._Narrowing(frozenset()).visit),
     "millstream.diff.narrow._Narrowing._restricted": Dispatcher(
         lambda node: narrow._Narrowing(frozenset())._restricted(

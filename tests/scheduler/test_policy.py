@@ -407,3 +407,32 @@ def test_a_deadline_that_a_look_has_kept_is_not_missed() -> None:
     assert {m.table for m in decide(view).missed} == {"a", "b"}
     left = after_look(decide(view), view, {"a", "b"}, NOW)
     assert {m.table for m in left.missed} == {"b"}  # which was too late already
+
+
+# Cycles
+
+RING = {"a": ["x", "b"], "b": ["a"], "far": ["b"]}
+
+
+def test_a_member_that_is_due_makes_the_cycle_due() -> None:
+    facts = {"a": table("60s", age=59), "b": table("1h", age=59), "far": table("1h", age=59)}
+    [plan] = decide(lake(RING, **facts)).passes
+    assert (plan.levels, plan.due) == ((("a", "b"),), {"a"})
+    assert plan.deadlines == {"a": after(1), "b": after(3541)}
+
+
+def test_a_cycle_is_refreshed_with_what_reads_it_even_if_a_member_is_on_cron() -> None:
+    facts = {"a": table("1h", age=59), "b": table("@daily", age=59), "far": table("60s", age=59)}
+    [plan] = decide(lake(RING, **facts)).passes
+    assert (plan.levels, plan.due) == ((("b", "a"), ("far",)), {"far"})
+    only_cron = {"a": table("@daily", age=59), "b": table("@daily", age=59), "far": table("60s", age=59)}
+    [plan] = decide(lake(RING, **only_cron)).passes
+    assert plan.levels == (("far",),)
+
+
+@pytest.mark.parametrize("facts", [{"status": Status.SUSPENDED}, {"status": Status.ERROR}, {"running_since": NOW}])
+def test_all_members_wait_for_one(facts: dict[str, Any]) -> None:
+    due = {name: table("60s", age=59) for name in RING}
+    decision = decide(lake(RING, **{**due, "b": table("60s", age=59, **facts)}))
+    assert decision.passes == ()
+    assert {name: wait.table for name, wait in decision.waiting.items()} == {"a": "b", "far": "b"}

@@ -171,7 +171,8 @@ class Catalog(CatalogReader):
                 raise MillstreamError(Code.NOT_A_STREAM_TABLE, f"{new.name} was dropped, and created again")
             if row.open_refresh_id is not None:
                 history.supersede(connection, row.id, row.open_refresh_id, now)
-            dependencies.refuse_missing_or_cyclic(connection, row.id, new.name, new.definition.dependencies)
+            read = new.definition.dependencies
+            dependencies.refuse_missing_or_cyclic(connection, row.id, new.name, read, new.cycle)
             recorded, stages = self._paths.store_definition(new.definition), self._paths.store_stages(new.stages)
             tables.redefine(connection, row.id, recorded, stages, now)
             if new.load is not None:
@@ -185,6 +186,9 @@ class Catalog(CatalogReader):
                 values["definition_version"] = stream_tables.c.definition_version + 1
                 for reader in dependencies.dependents_closure(connection, row.id):
                     tables.mark_reinit(connection, reader, str(Reason.QUERY_ALTERED), now)
+            else:
+                for peer in sorted(new.cycle - {row.id}):
+                    self._mark_reinit(connection, peer, str(Reason.SOURCE_CHANGED))
             tables.update(connection, row.id, values, now)
             if new.load is not None and (reason := new.load.outcome.reinit_reason) is not None:
                 tables.mark_reinit(connection, row.id, reason, now)
@@ -258,6 +262,19 @@ class Catalog(CatalogReader):
             refresh_id = lake.next_refresh_id(connection, start.floor)
             return history.begin(connection, refresh_id, start, self._clock())
 
+    def begin_refreshes(self, starts: Sequence[RefreshStart]) -> list[Intent]:
+        """Record the refreshes of a cycle's members, all or none; each gets a refresh id of its own.
+
+        Raises:
+            MillstreamError: `REFRESH_OPEN` if the last refresh of one has not ended, `NOT_A_STREAM_TABLE` if dropped.
+        """
+        floor = max((start.floor for start in starts), default=0)
+        with self._write() as connection:
+            return [
+                history.begin(connection, lake.next_refresh_id(connection, floor), start, self._clock())
+                for start in starts
+            ]
+
     def begin_load(self, start: RefreshStart) -> Intent:
         """A new refresh id for loading stages that the catalog does not contain yet; nothing else is recorded.
 
@@ -274,11 +291,20 @@ class Catalog(CatalogReader):
         Raises:
             MillstreamError: `COMMIT_CONFLICT` if another process has ended this refresh.
         """
+        self.complete_refreshes([(intent, outcome)])
+
+    def complete_refreshes(self, given: Sequence[tuple[Intent, RefreshOutcome]]) -> None:
+        """Record what the refreshes of a cycle's members committed, in one transaction.
+
+        Raises:
+            MillstreamError: `COMMIT_CONFLICT` if another process has ended one of them.
+        """
         with self._write() as connection:
-            history.complete(connection, intent, outcome, self._clock())
-            tables.set_versions(connection, intent.table_id, outcome.stage_versions)
-            if outcome.reinit_reason is not None:
-                self._mark_reinit(connection, intent.table_id, outcome.reinit_reason)
+            for intent, outcome in given:
+                history.complete(connection, intent, outcome, self._clock())
+                tables.set_versions(connection, intent.table_id, outcome.stage_versions)
+                if outcome.reinit_reason is not None:
+                    self._mark_reinit(connection, intent.table_id, outcome.reinit_reason)
 
     def fail_refresh(
         self,
@@ -367,6 +393,16 @@ class Catalog(CatalogReader):
         """
         with self._write() as connection:
             return no_data.record(connection, given, self._clock())
+
+    def record_no_data_of_cycle(self, given: Sequence[NoData]) -> None:
+        """Record, in one transaction, that the refresh of a cycle found nothing to do; its members are locked.
+
+        Raises:
+            MillstreamError: `REFRESH_OPEN` if the last refresh of one has not ended, `NOT_A_STREAM_TABLE` if dropped.
+        """
+        with self._write() as connection:
+            for item in given:
+                no_data.record(connection, item, self._clock())
 
     def record_unchanged(self, given: Sequence[NoData], generation: int, woke_at: datetime) -> frozenset[str]:
         """Record, in one transaction, that tables need no refresh, and that the leader looked for work.

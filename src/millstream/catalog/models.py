@@ -211,6 +211,7 @@ class NewDefinition:
         load: the load that filled them; None if the stream table was never refreshed.
         is_altered: the user altered the table itself, not one of its sources: its dependents must reinitialise.
         serving: where it is served from now on.
+        cycle: the ids of the stream tables, itself included, that it may read in a cycle.
     """
 
     table_id: str
@@ -218,6 +219,7 @@ class NewDefinition:
     definition: Definition
     stages: tuple[Stage, ...]
     load: Load | None
+    cycle: frozenset[str] = frozenset()
     is_altered: bool = True
     refresh_mode: RefreshMode | None = None
     schedule: str | None = None

@@ -38,7 +38,9 @@ from millstream.catalog.schema import (
 from millstream.catalog.stats import age, stats_of, stats_query
 from millstream.catalog.stores import databases, leadership
 from millstream.catalog.stores import events as event_store
+from millstream.catalog.stores.dependencies import stream_edges
 from millstream.catalog.stores.lake import namespace
+from millstream.cycles import find_cycles
 from millstream.errors import Code, MillstreamError
 from millstream.events import Event, EventName
 from millstream.naming import TableName
@@ -163,6 +165,7 @@ class CatalogReader:
         """One line per stream table, by name."""
         c = stream_tables.c
         chosen = sa.select(
+            c.id,
             c.schema_name,
             c.name,
             c.status,
@@ -172,12 +175,17 @@ class CatalogReader:
             c.schedule,
             c.data_timestamp,
         ).order_by(c.schema_name, c.name)
+        edges: dict[str, list[str]] = {}
         with self._database.read() as connection:
             rows = connection.execute(chosen).all()
+            for edge in connection.execute(stream_edges()):
+                edges.setdefault(edge.stream_table_id, []).append(edge.source_id)
+        names = {row.id: str(TableName(row.schema_name, row.name)) for row in rows}
+        cycles = {i: tuple(sorted(names[m] for m in cycle)) for cycle in find_cycles(edges) for i in cycle}
         now = self._clock()
         return tuple(
             StreamTableStatus(
-                name=str(TableName(row.schema_name, row.name)),
+                name=names[row.id],
                 status=Status(row.status),
                 refresh_mode=RefreshMode(row.refresh_mode),
                 is_populated=row.is_populated,
@@ -185,6 +193,7 @@ class CatalogReader:
                 schedule=row.schedule,
                 data_timestamp=row.data_timestamp,
                 staleness=age(row.data_timestamp, now),
+                cycle=cycles.get(row.id, ()),
             )
             for row in rows
         )

@@ -23,6 +23,7 @@ _STATUS = (
     Column("stale for", "staleness", formats.duration, number=True),
     Column("errors", "consecutive_errors", number=True),
     Column("waits for", "waits_for", prose=True),
+    Column("cycle", "cycle", ", ".join, prose=True),
 )
 _STATS = (
     Column("table", "name"),

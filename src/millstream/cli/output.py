@@ -143,7 +143,7 @@ class JsonOutput(Output):
     def graph(self, graph: Graph, form: str) -> None:
         nodes = [{"name": n, "is_stream_table": n in graph.stream_tables} for n in graph.nodes]
         edges = [{"source": source, "reader": reader} for source, reader in graph.edges]
-        self.document({"nodes": nodes, "edges": edges})
+        self.document({"nodes": nodes, "edges": edges, "cycles": [sorted(cycle) for cycle in graph.cycles]})
 
     def results(self, results: Sequence[ResultSet]) -> None:
         self.document(results)
@@ -330,12 +330,14 @@ def _tree(graph: Graph) -> Any:
     for source, reader in graph.edges:
         readers.setdefault(source, []).append(reader)
     read = {reader for _, reader in graph.edges}
+    circular = {name for cycle in graph.cycles for name in cycle}
     drawn: set[str] = set()
 
     def grow(name: str, parent: Tree | None) -> Tree:
         label = Text(name, style="bold" if name in graph.stream_tables else "")
         again = name in drawn and name in readers
         label.append("" if name in graph.stream_tables else "  (table)", style="dim")
+        label.append("  (in a cycle)" if name in circular else "", style="dim")
         label.append("  (see above)" if again else "", style="dim")
         tree = Tree(label) if parent is None else parent.add(label)
         drawn.add(name)
@@ -343,4 +345,6 @@ def _tree(graph: Graph) -> Any:
             grow(reader, tree)
         return tree
 
-    return Group(*(grow(name, None) for name in graph.nodes if name not in read))
+    trees = [grow(name, None) for name in graph.nodes if name not in read]
+    # what reads only a cycle that reads no table
+    return Group(*trees, *(grow(name, None) for name in graph.nodes if name not in drawn))

@@ -190,7 +190,7 @@ class _Hidden:
         """The join with the distinct keys of its right input in place of that input, if that is itself a join."""
         keys = [c for c in node.right.columns if c.name in referenced(node.condition)]
         is_joined = any(isinstance(n, Join) for n in walk(node.right))
-        if not (keys and is_joined and all(_is_distinguished(c.type) for c in keys)):
+        if not (keys and is_joined and all(is_distinguished(c.type) for c in keys)):
             return node
         return dataclasses.replace(node, right=self._aggregated(Aggregate(node.right, keep(keys), ())))
 
@@ -209,7 +209,8 @@ class _Hidden:
         return Scan(found.name, found.stage.layout.outputs, node.schema)
 
 
-def _is_distinguished(type_: str) -> bool:
+def is_distinguished(type_: str) -> bool:
+    """Whether equal values of a type are identical."""
     return type_ in _DISTINGUISHED or type_.startswith("decimal(")
 
 

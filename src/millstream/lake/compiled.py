@@ -24,7 +24,7 @@ from millstream.lake.attached_names import UNREADABLE
 from millstream.lake.reads import Known, over, over_unknown, read_by
 from millstream.lake.stand_ins import empty
 from millstream.naming import RESERVED_PREFIX
-from millstream.ops import Column, Item, Project, Scan, walk
+from millstream.ops import Column, Item, Project, Relation, Scan, walk
 from millstream.ops.expressions import cast, col
 from millstream.ops.render import to_sql
 from millstream.ops.standalone import standalone
@@ -90,6 +90,8 @@ class Compiled:
     translation_notices: tuple[str, ...] = ()
     attached_views: Mapping[str, View] = field(default_factory=dict)
     """The views of attached databases among `views`, if this compilation looked them up."""
+    relation: Relation | None = None
+    """The lowered query that `stages` maintain."""
 
     @cached_property
     def named_views(self) -> frozenset[str]:
@@ -183,6 +185,7 @@ def compile_query(
     reasons: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     closed_text: str | None = None
+    relation: Relation | None = None
     if mode is RefreshMode.FULL:
         reasons = ("the refresh mode is FULL",)
     else:
@@ -201,7 +204,7 @@ def compile_query(
                     lambda text: bind_current_time(over(text, names, views, empties), EPOCH),
                     lambda text: bind_current_time(over_unknown(text, names, tables, views), EPOCH),
                 )
-            stages, closed_text = _maintained(lowered, query, columns, analyzer, is_faithful)
+            relation, stages, closed_text = _maintained(lowered, query, columns, analyzer, is_faithful)
             notices = lowered.notices
         except MillstreamError as error:
             if mode is not RefreshMode.AUTO or error.code not in _ONLY_RECOMPUTED:
@@ -222,6 +225,7 @@ def compile_query(
         names=names,
         closed_text=closed_text,
         attached_views={name: view for name, view in found.items() if view.mark is not None},
+        relation=relation,
     )
 
 
@@ -246,8 +250,8 @@ def _prints_faithfully(
 
 def _maintained(
     lowered: Lowered, query: str, columns: tuple[Column, ...], analyzer: SparkAnalyzer, is_faithful: bool
-) -> tuple[tuple[NamedStage, ...], str | None]:
-    """The stages, and the lowered query's text if that is the oracle."""
+) -> tuple[Relation, tuple[NamedStage, ...], str | None]:
+    """The lowered query, its stages, and its text if that is the oracle."""
     relation = rewrite(lowered.relation)
     validate(relation, query, analyzer)
     if not is_faithful:
@@ -264,7 +268,7 @@ def _maintained(
         relation = Project(relation, items)
     stages = split(relation)
     assert stages[-1].name == PUBLIC
-    return stages, to_sql(standalone(relation), hints=False) if lowered.open_results else None
+    return relation, stages, to_sql(standalone(relation), hints=False) if lowered.open_results else None
 
 
 def _lowered(query: str, sources: Sources, analyzer: SparkAnalyzer) -> Lowered:

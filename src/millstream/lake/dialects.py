@@ -55,19 +55,21 @@ def default_dialect(query: str, lake: Lake) -> Dialect:
     return Dialect.POSTGRES if is_postgres else Dialect.SPARK
 
 
-def _is_of_postgres(parts: Sequence[str], lake: Lake) -> bool:
+def _is_of_postgres(parts: Sequence[str], lake: Lake, above: frozenset[str] = frozenset()) -> bool:
+    """Whether all base tables of a relation are; `above` are the stream tables through which it was reached."""
     found = lake.find(parts)
     if found is None:
         return False
     if isinstance(found, View):
-        return all(_is_of_postgres(reference.parts, lake) for reference in table_references(found.text))
+        return all(_is_of_postgres(reference.parts, lake, above) for reference in table_references(found.text))
     name = TableName.parse(found.id)
     table = lake.catalog.find(name)
     if table is None:
         return name.database is not None
+    above = above | {found.id}
     read = [d for d in table.definition.dependencies if d.kind in (SourceKind.TABLE, SourceKind.STREAM_TABLE)]
     return bool(read) and all(
-        _is_of_postgres(split_name(d.name), lake)
+        d.name in above or _is_of_postgres(split_name(d.name), lake, above)
         if d.kind is SourceKind.STREAM_TABLE
         else TableName.parse(d.name).database is not None
         for d in read

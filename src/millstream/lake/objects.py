@@ -157,14 +157,15 @@ class Lake:
         native = tuple((c.name, free) for c in columns if "decimal" in c.type) if self._reads_ranges(table) else ()
         return Source(str(table.name), columns, native_types=native)
 
-    def _reads_ranges(self, table: StreamTable) -> bool:
+    def _reads_ranges(self, table: StreamTable, above: frozenset[str] = frozenset()) -> bool:
         """Whether a stream table reads, directly or indirectly, a database with declared ranges."""
+        above = above | {table.id}
         for dependency in table.definition.dependencies:
             name = TableName.parse(dependency.name)
             if name.database is not None and self.attached.has_ranges(name.database):
                 return True
             read = self.catalog.find(name) if name.database is None else None
-            if read is not None and read.id != table.id and self._reads_ranges(read):
+            if read is not None and read.id not in above and self._reads_ranges(read, above):
                 return True
         return False
 

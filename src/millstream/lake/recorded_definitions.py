@@ -11,6 +11,9 @@ from contextlib import contextmanager
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import LakeObject, SourceKind, StreamTable
+from millstream.catalog.stores.dependencies import CYCLE_HINT
+from millstream.cycles import Cycle, cycle_of
+from millstream.diff.circular import obstacle
 from millstream.engine.worker import Workers
 from millstream.errors import Code, MillstreamError
 from millstream.lake.change_feeds import ChangeFeeds
@@ -35,7 +38,17 @@ _PASSING = {
 class RecordedDefinitions:
     """The definitions of a lake's stream tables."""
 
-    def __init__(self, lake: Lake, catalog: Catalog, workers: Workers, compiler: Compiler, feeds: ChangeFeeds) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        catalog: Catalog,
+        workers: Workers,
+        compiler: Compiler,
+        feeds: ChangeFeeds,
+        *,
+        allow_circular: bool = False,
+    ) -> None:
+        self._allow_circular = allow_circular
         self._lake = lake
         self._catalog = catalog
         self._workers = workers
@@ -82,8 +95,10 @@ class RecordedDefinitions:
         """Which source, view or function has changed since a table's definition was compiled; None if none has."""
         generation, key = self._catalog.generation(), _key(table)
         if self._current_at.get(key) != generation:
+            # a cycle is loaded as a whole after the definition of a member was replaced, with the others as they are
+            cycle = self.cycle_with(table, compiled)
             for dependency in table.definition.dependencies:
-                if change := change_of(self._catalog, dependency):
+                if dependency.name not in cycle and (change := change_of(self._catalog, dependency)):
                     is_altered = (
                         dependency.kind is SourceKind.STREAM_TABLE and table.reinit_reason == Reason.QUERY_ALTERED
                     )
@@ -134,17 +149,51 @@ class RecordedDefinitions:
             if (error := rights.replacing_error()) is not None:
                 raise error
 
-    def refuse_cycle(self, table: StreamTable, compiled: Compiled) -> None:
-        """Refuse a query that reads its own stream table; the catalog checks again when it records the definition."""
-        pending, seen = list(compiled.sources), set[str]()
+    def cycle_with(self, table: StreamTable, compiled: Compiled) -> Cycle:
+        """The stream tables that would read each other if a table had this query; empty if it would not read itself."""
+        reads: dict[str, list[str]] = {str(table.name): list(compiled.sources)}
+        pending = list(compiled.sources)
         while pending:
             name = pending.pop()
-            if name == str(table.name):
-                raise MillstreamError(Code.CYCLE, f"{table.name} would read itself", hint="read its sources instead")
-            if name not in seen:
-                seen.add(name)
+            if name not in reads:
                 upstream = self._catalog.find(TableName.parse(name))
-                pending += [d.name for d in upstream.definition.dependencies] if upstream else []
+                read = upstream.definition.dependencies if upstream is not None else ()
+                reads[name] = [d.name for d in read if d.kind is SourceKind.STREAM_TABLE]
+                pending += reads[name]
+        return cycle_of(str(table.name), reads)
+
+    def refuse_cycle(self, table: StreamTable, compiled: Compiled) -> None:
+        """Refuse a query that closes a cycle, unless circular stream tables are allowed and all members can be in one.
+
+        The catalog checks again when it records the definition.
+
+        Raises:
+            MillstreamError: CYCLE; NOT_MONOTONE.
+        """
+        cycle = self.cycle_with(table, compiled)
+        if not cycle:
+            return
+        if not self._allow_circular and not cycle <= self.cycle_with(table, self.compiled(table)):
+            around = "" if len(cycle) == 1 else f", through {', '.join(sorted(cycle - {str(table.name)}))}"
+            raise MillstreamError(Code.CYCLE, f"{table.name} would read itself{around}", hint=CYCLE_HINT)
+        queries = {
+            name: compiled if name == str(table.name) else self.compiled(self._catalog.get(TableName.parse(name)))
+            for name in sorted(cycle)
+        }
+        columns = {name: query.columns for name, query in queries.items()}
+        for name, query in queries.items():
+            if query.relation is None:
+                why = f"it cannot be maintained by deltas ({'; '.join(query.reasons)})"
+            elif (found := obstacle(query.relation, columns)) is not None:
+                why = found
+            else:
+                continue
+            raise MillstreamError(
+                Code.NOT_MONOTONE,
+                f"{name} cannot be part of the cycle of {', '.join(sorted(cycle))}: {why}",
+                hint="members use only inner joins, EXISTS, IN, WHERE and UNION, and return each row once, by DISTINCT "
+                "or UNION; move anything else to a stream table that reads the cycle, or that the cycle reads",
+            )
 
     def watch(
         self, table: StreamTable, compiled: Compiled, paths: Mapping[str, str], versions: Mapping[str, int]

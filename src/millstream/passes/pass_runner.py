@@ -3,7 +3,8 @@
 The frontier is taken once, so all corners of a diamond agree. Stream tables that do not read each other are refreshed
 side by side. Only the table that is being written is locked: what it reads is read at the version that this pass has
 brought it to, and while it is read, it cannot be given another definition. If another process has brought a table
-further than the frontier of the pass, the pass takes a new frontier.
+further than the frontier of the pass, the pass takes a new frontier. The members of a cycle are refreshed together, as
+one unit, under the locks of all of them.
 """
 
 from __future__ import annotations
@@ -134,15 +135,20 @@ class PassRunner:
         attempt = prepare(request, self._catalog, self._frontiers, is_locked=True, candidate=candidate)
         for error in attempt.frontier.failures.values():
             raise error
-        for name in attempt.tables:
-            if name == str(candidate.name):
+        for name in attempt.units():
+            if str(candidate.name) in attempt.unit(name):
                 continue
-            outcome = self._refresh(attempt, name)
-            if (problem := outcome.outdated or outcome.error) is not None:
-                raise problem
+            for outcome in self._refresh(attempt, name).values():
+                if (problem := outcome.outdated or outcome.error) is not None:
+                    raise problem
         goal = attempt.goal(candidate)
-        with self._running.refreshing(candidate.name, self._workers.here()):
-            load, result = self._refresher.load(candidate, compiled, goal, choice)
+        with self._running.refreshing([candidate.name], self._workers.here()):
+            if str(candidate.name) in attempt.cycles:
+                peers = [attempt.tables[n] for n in attempt.unit(str(candidate.name)) if n != str(candidate.name)]
+                goals = [(peer, attempt.goal(peer)) for peer in peers]
+                load, result = self._refresher.load_member(candidate, compiled, goal, choice, goals)
+            else:
+                load, result = self._refresher.load(candidate, compiled, goal, choice)
         versions = load.outcome.stage_versions
         loaded = replace(
             candidate,
@@ -182,8 +188,11 @@ class PassRunner:
 
     def _refresh_all(self, attempt: Attempt, outcomes: dict[str, Outcome]) -> None:
         """Refresh each table as soon as what it reads is done; side by side, if several can be."""
-        waiting = [name for name in attempt.tables if name not in attempt.stopped]
-        running: dict[Future[Outcome], str] = {}
+        for name in attempt.units():
+            if stopped := attempt.stopped.intersection(attempt.unit(name)):
+                self._stop_unit(attempt, outcomes, name, min(stopped))
+        waiting = [name for name in attempt.units() if name not in attempt.stopped]
+        running: dict[Future[dict[str, Outcome]], str] = {}
         overtaken: _OvertakenError | None = None
         while waiting or running:
             ready = [] if overtaken else self._ready(attempt, waiting, running.values(), outcomes)
@@ -198,65 +207,88 @@ class PassRunner:
                 }
                 done = wait(running, return_when=FIRST_COMPLETED).done
                 finished = [(running.pop(future), partial(Future.result, future)) for future in done]
-            for name, outcome_of in finished:
+            for _, outcomes_of in finished:
                 try:
-                    outcome = outcome_of()
+                    found = outcomes_of()
                 except _OvertakenError as error:
                     overtaken = error
                     continue
-                keep(outcomes, name, outcome)
-                if outcome.result is None:
-                    attempt.stopped.add(name)
+                for name, outcome in found.items():
+                    keep(outcomes, name, outcome)
+                    if outcome.result is None:
+                        attempt.stopped.add(name)
         if overtaken is not None:
             raise overtaken
 
     def _ready(
         self, attempt: Attempt, waiting: Sequence[str], running: Collection[str], outcomes: dict[str, Outcome]
     ) -> list[str]:
-        """The tables that can be refreshed now; those that cannot be refreshed in this pass any more are stopped."""
+        """The units that can be refreshed now; those that cannot be refreshed in this pass any more are stopped."""
         ready: list[str] = []
         pending = {*running, *waiting}
         for name in waiting:
-            upstream = reads_of(attempt.tables[name]).upstream
+            upstream = attempt.reads[name].upstream
             if stopped := upstream & attempt.stopped:
-                self._stop(attempt, outcomes, name, Outcome(waits_for=min(stopped)))
+                self._stop_unit(attempt, outcomes, name, min(stopped))
                 pending.discard(name)
-            elif not upstream & pending:
+            elif not attempt.first_of(upstream) & pending:
                 ready.append(name)
         return ready
 
-    def _refresh(self, attempt: Attempt, name: str) -> Outcome:
-        """Refresh one table of the pass, under its lock."""
-        table, request = attempt.tables[name], attempt.request
+    def _stop_unit(self, attempt: Attempt, outcomes: dict[str, Outcome], name: str, blocking: str) -> None:
+        for member in attempt.unit(name):
+            if member not in attempt.stopped:
+                self._stop(attempt, outcomes, member, Outcome(waits_for=blocking))
+
+    def _refresh(self, attempt: Attempt, name: str) -> dict[str, Outcome]:
+        """Refresh one unit of the pass, under the locks of its tables."""
+        names, request = attempt.unit(name), attempt.request
+        tables = [attempt.tables[member] for member in names]
         try:
-            with self._holding(attempt, table):
-                current = self._catalog.find_by_id(table.id)
-                if current is None:
-                    raise MillstreamError(Code.NOT_A_STREAM_TABLE, f"{name} was dropped")
-                if not attempt.is_locked:
-                    self._refuse_overtaken(attempt, current)
-                goal = attempt.goal(current)
-                with self._running.refreshing(current.name, self._workers.here()):
-                    result, unserved = self._refresher.refresh(current, goal)
-                attempt.reached[name] = self._catalog.find_by_id(table.id) or current
+            with self._holding(attempt, tables):
+                current = [self._current(attempt, table) for table in tables]
+                goals = {str(table.name): attempt.goal(table) for table in current}
+                with self._running.refreshing([table.name for table in current], self._workers.here()):
+                    if name in attempt.cycles:
+                        members = [(table, goals[str(table.name)]) for table in current]
+                        refreshed = self._refresher.refresh_cycle(members)
+                    else:
+                        refreshed = {name: self._refresher.refresh(current[0], goals[name])}
+                for table in current:
+                    attempt.reached[str(table.name)] = self._catalog.find_by_id(table.id) or table
         except OutdatedError as outdated:
-            return Outcome(outdated=outdated)
+            changed = str(outdated.table.name)
+            waiting = {member: Outcome(waits_for=changed) for member in names if member != changed}
+            return {changed: Outcome(outdated=outdated), **waiting}
         except MillstreamError as error:
             if error.code is Code.LOCK_TIMEOUT and not request.is_waiting:
                 reason = f"{Reason.BUSY}: {error.message}"
-                self._catalog.record_skip(table.id, request.initiated_by, reason)
-                return Outcome(skipped=reason)
-            return Outcome(error=error)
-        return Outcome(result=result, unserved=unserved, is_serving_deferred=not goal.is_served)
+                for table in tables:
+                    self._catalog.record_skip(table.id, request.initiated_by, reason)
+                return {member: Outcome(skipped=reason) for member in names}
+            return {member: Outcome(error=error) for member in names}
+        return {
+            member: Outcome(result=result, unserved=error, is_serving_deferred=not goals[member].is_served)
+            for member, (result, error) in refreshed.items()
+        }
 
-    def _holding(self, attempt: Attempt, table: StreamTable) -> AbstractContextManager[None]:
+    def _current(self, attempt: Attempt, table: StreamTable) -> StreamTable:
+        """A table as it is now that its lock is held."""
+        current = self._catalog.find_by_id(table.id)
+        if current is None:
+            raise MillstreamError(Code.NOT_A_STREAM_TABLE, f"{table.name} was dropped")
+        if not attempt.is_locked:
+            self._refuse_overtaken(attempt, current)
+        return current
+
+    def _holding(self, attempt: Attempt, tables: Sequence[StreamTable]) -> AbstractContextManager[None]:
         if attempt.is_locked:
             return nullcontext()
         return self._locks.acquire(
-            [table.id],
+            [table.id for table in tables],
             timeout=None if attempt.request.is_waiting else 0,
             on_wait=self.waiting,
-            shared=[definition_key(attempt.known(name).id) for name in reads_of(table).upstream],
+            shared=[definition_key(attempt.known(n).id) for n in attempt.reads[str(tables[0].name)].upstream],
         )
 
     def _refuse_overtaken(self, attempt: Attempt, current: StreamTable) -> None:
@@ -269,7 +301,9 @@ class PassRunner:
                 raise _OvertakenError(f"{current.name} is at version {seen} of {base}")
         if current.data_timestamp is not None and frontier.data_timestamp < current.data_timestamp <= self._clock():
             raise _OvertakenError(f"{current.name} is at {current.data_timestamp}")
-        for name in reads_of(current).upstream:
+        if reads_of(current) != reads_of(attempt.tables[str(current.name)]):
+            raise _OvertakenError(f"{current.name} has another definition")
+        for name in attempt.reads[str(current.name)].upstream:
             upstream = attempt.known(name)
             now = self._catalog.find_by_id(upstream.id)
             if now is None or now.definition.body.stamp != upstream.definition.body.stamp:

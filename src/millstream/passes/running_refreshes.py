@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -34,7 +34,7 @@ _RECENT = 50
 
 @dataclass(eq=False)
 class _Running:
-    name: TableName
+    names: tuple[TableName, ...]
     started_at: datetime
     ends_at: float | None
     """When its time is over, by the monotonic clock."""
@@ -61,10 +61,10 @@ class RunningRefreshes:
         self._is_closed = False
 
     @contextmanager
-    def refreshing(self, name: TableName, worker: Worker) -> Iterator[None]:
-        """The block refreshes a stream table in this thread, and ends early if it is stopped."""
+    def refreshing(self, names: Sequence[TableName], worker: Worker) -> Iterator[None]:
+        """The block refreshes a stream table, or all members of a cycle, in this thread; it ends early if stopped."""
         limit = self._time_limit()
-        running = _Running(name, self._clock(), time.monotonic() + limit if limit else None)
+        running = _Running(tuple(names), self._clock(), time.monotonic() + limit if limit else None)
         with self._changed:
             self._running.append(running)
             if self._thread is None:
@@ -109,16 +109,16 @@ class RunningRefreshes:
         now = time.monotonic()
         for each in running:
             if each.ends_at is not None and now >= each.ends_at:
-                each.cancellation.request(_timed_out(each.name, self._time_limit()))
+                each.cancellation.request(_timed_out(each.names, self._time_limit()))
 
     def _stop_cancelled(self, running: list[_Running]) -> None:
         limit = _RECENT if self._last_request is None else None
         for event in self._catalog.events(self._last_request, names={EventName.CANCEL_REQUESTED}, limit=limit):
             self._last_request = event.event_id
             for each in running:
-                is_meant = (event.schema, event.stream_table) == (each.name.schema, each.name.name)
+                is_meant = (event.schema, event.stream_table) in {(name.schema, name.name) for name in each.names}
                 if is_meant and (each.is_known or event.time >= each.started_at):
-                    each.cancellation.request(_cancelled(each.name, event))
+                    each.cancellation.request(_cancelled(each.names, event))
         self._last_request = self._last_request or 0
         for each in running:
             each.is_known = True
@@ -137,15 +137,17 @@ def request_cancel(catalog: Catalog, locks: LockManager, table: StreamTable, now
     return True
 
 
-def _cancelled(name: TableName, event: Event) -> MillstreamError:
+def _cancelled(names: Sequence[TableName], event: Event) -> MillstreamError:
+    name = ", ".join(map(str, names))
     return MillstreamError(
         Code.REFRESH_CANCELLED,
         f"the refresh of {name} was cancelled by process {event.fields['pid']} on {event.fields['host']}",
-        hint=f"nothing was changed; ALTER STREAM TABLE {name} SET STATUS SUSPENDED keeps it from starting again",
+        hint=f"nothing was changed; ALTER STREAM TABLE {names[0]} SET STATUS SUSPENDED keeps it from starting again",
     )
 
 
-def _timed_out(name: TableName, limit: float) -> MillstreamError:
+def _timed_out(names: Sequence[TableName], limit: float) -> MillstreamError:
+    name = ", ".join(map(str, names))
     return MillstreamError(
         Code.REFRESH_TIMEOUT,
         f"the refresh of {name} was stopped after {limit:g} s",

@@ -1,8 +1,8 @@
-"""Refreshes and serves one stream table of a pass, and records what fails. The caller holds the table's lock."""
+"""Refreshes and serves one stream table or cycle of a pass, and records failures. The caller holds the locks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +16,7 @@ from millstream.errors import NEVER_COUNTED, Code, MillstreamError
 from millstream.lake import Compiled
 from millstream.lake.recorded_definitions import RecordedDefinitions
 from millstream.planner import Choice
+from millstream.refresh.cycle_runner import CycleRunner
 from millstream.refresh.execute import Progress
 from millstream.refresh.plan import Request
 from millstream.refresh.runner import Runner
@@ -87,12 +88,42 @@ class TableRefresh:
         with self._recording(table, goal):
             compiled = self._definitions.compiled(table)
         result = self._runner().refresh(_request(table, compiled, goal))
-        if not goal.is_served:
-            return result, None
-        error = self.serve(table.id, goal.initiated_by, goal.data_timestamp, goal.counts)
-        if error is not None and goal.is_unservable(error):
-            self._catalog.set_error(table.id, f"{error.code}: {error.message}")
-        return result, error
+        return result, self._serve_refreshed(table, goal)
+
+    def refresh_cycle(
+        self, members: Sequence[tuple[StreamTable, Goal]]
+    ) -> dict[str, tuple[RefreshResult, MillstreamError | None]]:
+        """Refresh all members of a cycle and serve them; the second value is why one could not be served.
+
+        Raises:
+            MillstreamError: the refresh failed, which is recorded for each member.
+            OutdatedError: the definition of a member no longer fits what it reads.
+        """
+        requests: list[Request] = []
+        for table, goal in members:
+            with self._recording(table, goal):
+                requests.append(_request(table, self._definitions.compiled(table), goal))
+        results = self._cycle_runner().refresh(requests)
+        return {
+            str(table.name): (results[str(table.name)], self._serve_refreshed(table, goal)) for table, goal in members
+        }
+
+    def load_member(
+        self,
+        candidate: StreamTable,
+        compiled: Compiled,
+        goal: Goal,
+        choice: Choice,
+        peers: Sequence[tuple[StreamTable, Goal]],
+    ) -> tuple[Load, RefreshResult]:
+        """Fill the stages of a new definition that is part of a cycle; nothing of it is recorded.
+
+        The other members are read as their queries are over the sources of now: their definitions may be outdated, too.
+        """
+        others = [
+            _request(table, self._definitions.recompile(table, table.refresh_mode), goal) for table, goal in peers
+        ]
+        return self._cycle_runner().load(_request(candidate, compiled, goal), others, choice)
 
     def load(
         self, candidate: StreamTable, compiled: Compiled, goal: Goal, choice: Choice
@@ -118,6 +149,15 @@ class TableRefresh:
             self.record_failure(table, error, initiated_by, started_at, counts)
             return error
         return None
+
+    def _serve_refreshed(self, table: StreamTable, goal: Goal) -> MillstreamError | None:
+        """Serve a table of a pass, unless its last failure is too recent; returns why it could not be served."""
+        if not goal.is_served:
+            return None
+        error = self.serve(table.id, goal.initiated_by, goal.data_timestamp, goal.counts)
+        if error is not None and goal.is_unservable(error):
+            self._catalog.set_error(table.id, f"{error.code}: {error.message}")
+        return error
 
     def record_failure(
         self,
@@ -151,6 +191,10 @@ class TableRefresh:
     def _runner(self) -> Runner:
         worker = self._workers.here()
         return Runner(self._catalog, worker, self._settings(), self._definitions, self._clock, self._progress)
+
+    def _cycle_runner(self) -> CycleRunner:
+        worker = self._workers.here()
+        return CycleRunner(self._catalog, worker, self._settings(), self._definitions, self._clock, self._progress)
 
 
 def _coded(cause: Exception, table: StreamTable) -> MillstreamError:

@@ -219,8 +219,8 @@ class StageRun:
                 continue
             source = self.inputs[name]
             if new_name(name) in wanted:
-                rows = self._counted(store.snapshot(source.delta.path, source.new).num_rows)
-                self._bind(new_name(name), source.delta.contents(store, source.new, source.columns), rows)
+                rows = self._counted(source.num_rows(store))
+                self._bind(new_name(name), source.contents(store, source.columns), rows)
             if delta_name(name) in wanted:
                 self._bind(delta_name(name), source.changes(store), self.feed_rows)
 

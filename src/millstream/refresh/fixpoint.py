@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,7 +47,7 @@ class Loop:
             MillstreamError: RECURSION_LIMIT.
         """
         most_rounds, most_rows = self.settings.max_recursion, self.settings.max_recursion_rows
-        found = _Found([])
+        found = Found()
         count = first = found.add(seed)
         frontier, rounds = seed, 0
         while count:
@@ -64,10 +64,10 @@ class Loop:
 
 
 @dataclass
-class _Found:
+class Found:
     """The rows found so far."""
 
-    parts: list[Rows]
+    parts: list[Rows] = field(default_factory=list)
     count: int = 0
 
     def add(self, rows: Rows) -> int:
@@ -79,6 +79,7 @@ class _Found:
         return count
 
     def all(self) -> Rows:
+        """All of them, as one."""
         tables = [p for p in self.parts if isinstance(p, pa.Table)]
         if tables:
             self.parts = [pa.concat_tables(tables)]

@@ -85,7 +85,7 @@ def _contents(worker: Worker, wanted: Source, source: BoundInput) -> DataFrame:
     """An input's rows with the columns it had at compilation; columns dropped since were not used, and are NULL."""
     there = source.delta.columns(worker.store, source.new)
     kept = [c.name for c in wanted.columns if c.name.lower() in there]
-    frame = source.delta.contents(worker.store, source.new, kept)
+    frame = source.contents(worker.store, kept)
     if len(kept) == len(wanted.columns):
         return frame
     return frame.select(*(f.col(quote(c.name)) if c.name in kept else _nothing(c) for c in wanted.columns))

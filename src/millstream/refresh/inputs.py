@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -51,18 +51,23 @@ class BoundInput:
         if self.old is None:
             return InputFacts(self.delta.id, Change.MUTATED, 0, None)
         if self.old == self.new:
-            return InputFacts(self.delta.id, Change.NOTHING, 0, self._rows(store))
+            return InputFacts(self.delta.id, Change.NOTHING, 0, self.num_rows(store))
         assert self.summary is not None, "it was not classified"
         change = _CHANGES.get(self.summary.kind, Change.IMPOSSIBLE)
-        rows = self._rows(store) if change is not Change.IMPOSSIBLE else None
+        rows = self.num_rows(store) if change is not Change.IMPOSSIBLE else None
         return InputFacts(self.delta.id, change, self.summary.changed_rows, rows, self.summary.reason)
+
+    def contents(self, store: DeltaStore, columns: Sequence[str]) -> DataFrame:
+        """Its rows at the version to read now."""
+        return self.delta.contents(store, self.new, columns)
 
     def changes(self, store: DeltaStore) -> DataFrame:
         """Its changes in the range, as a Z-set."""
         assert self.old is not None, "an input that was never read has no changes"
         return self.delta.changes(store, self.old, self.new, self.columns, self.summary)
 
-    def _rows(self, store: DeltaStore) -> int | None:
+    def num_rows(self, store: DeltaStore) -> int | None:
+        """The number of its rows now, if that is known without reading them."""
         return store.snapshot(self.delta.path, self.new).num_rows
 
 
@@ -104,19 +109,23 @@ def bind_inputs(
     upstream: Mapping[str, StreamTable],
     *,
     at_frontier: bool = False,
+    without: Collection[str] = (),
 ) -> dict[str, BoundInput]:
     """The inputs of a table at the given versions.
 
     Args:
+        without: inputs that the caller binds.
         versions: of base tables; with `at_frontier`, of stream tables, too.
         paths: where the base tables lie.
         upstream: the stream tables that it reads, each at the version to read.
     """
     bound: dict[str, BoundInput] = {}
     for name in compiled.sources:
+        if name in without:
+            continue
         columns = compiled.used_columns[name]
         if name not in paths and name in upstream:
-            source = _stream_input(name, upstream[name])
+            source = stream_input(upstream[name])
             new = versions[name] if at_frontier else upstream[name].public_stage.version
             if new is None:
                 raise MillstreamError(Code.NOT_POPULATED, f"{name} has never been refreshed")
@@ -134,7 +143,8 @@ def upstream_of(catalog: Catalog, table: StreamTable) -> dict[str, StreamTable]:
     return {name: found for name in names if (found := catalog.find(TableName.parse(name))) is not None}
 
 
-def _stream_input(name: str, upstream: StreamTable) -> DeltaInput:
+def stream_input(upstream: StreamTable) -> DeltaInput:
+    """The public stage of a stream table as an input."""
     body = upstream.definition.body
     stored = {n: s for (n, _), s in zip(upstream.definition.columns, body.outputs, strict=True)}
-    return DeltaInput(name, upstream.public_stage.path, stored, body.hides_rows)
+    return DeltaInput(str(upstream.name), upstream.public_stage.path, stored, body.hides_rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -48,10 +48,10 @@ class Request:
     deadline: datetime | None = None
     counts: Callable[[MillstreamError], bool] = lambda _: True
 
-    def inputs(self, versions: Mapping[str, int] | None = None) -> dict[str, BoundInput]:
-        """Its inputs; of base tables at other versions than asked for, if they are given."""
+    def inputs(self, versions: Mapping[str, int] | None = None, without: Collection[str] = ()) -> dict[str, BoundInput]:
+        """Its inputs, except some; of base tables at other versions than asked for, if they are given."""
         found = versions if versions is not None else self.base_versions
-        return bind_inputs(self.table, self.compiled, found, self.paths, self.upstream)
+        return bind_inputs(self.table, self.compiled, found, self.paths, self.upstream, without=without)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Plan:
 
     def source_rows(self, worker: Worker) -> int:
         """The number of rows of all inputs."""
-        return sum(worker.store.snapshot(b.delta.path, b.new).num_rows or 0 for b in self.inputs.values())
+        return sum(b.num_rows(worker.store) or 0 for b in self.inputs.values())
 
     @property
     def metadata(self) -> dict[str, object]:
@@ -105,12 +105,12 @@ def planned(request: Request, catalog: Catalog, worker: Worker, settings: Settin
         inputs=[b.facts(worker.store) for b in inputs.values()],
         is_monotone=_is_monotone(compiled),
         follows_time=compiled.follows_time,
-        reinit_reason=_reinit_reason(table),
+        reinit_reason=reinit_reason(table),
         max_change_ratio=settings.differential_max_change_ratio,
         history=_measured(table, catalog) if mode is RefreshMode.AUTO else (),
     )
     choice = choose(facts)
-    if choice.action in _INCREMENTAL and (reason := _moved_on(table, worker)):
+    if choice.action in _INCREMENTAL and (reason := moved_on(table, worker)):
         choice = choose(replace(facts, reinit_reason=reason))
     return Plan(request, inputs, facts.inputs, choice)
 
@@ -138,7 +138,7 @@ def _caught_up(stage: Stage, store: DeltaStore) -> Stage:
     return replace(stage, version=now) if is_same else stage
 
 
-def _moved_on(table: StreamTable, worker: Worker) -> str | None:
+def moved_on(table: StreamTable, worker: Worker) -> str | None:
     """Why no delta can be applied: a stage is not at its recorded version, e.g. because the catalog was restored."""
     for stage in table.stages:
         known, now = stored_version(stage), worker.store.version(stage.path)
@@ -186,5 +186,6 @@ def _is_monotone(compiled: Compiled) -> bool:
     return len(stages) == 1 and isinstance(stages[0].stage, BagStage) and stages[0].stage.is_monotone
 
 
-def _reinit_reason(table: StreamTable) -> str | None:
+def reinit_reason(table: StreamTable) -> str | None:
+    """Why a table was marked for reinitialisation; None if it was not."""
     return (table.reinit_reason or f"{Reason.REINIT}: marked for reinitialisation") if table.needs_reinit else None

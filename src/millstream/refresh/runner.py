@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -41,7 +41,7 @@ from millstream.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-_STOPPED = {Code.REFRESH_CANCELLED, Code.REFRESH_TIMEOUT, Code.JVM_LOST}
+STOPPED = {Code.REFRESH_CANCELLED, Code.REFRESH_TIMEOUT, Code.JVM_LOST}
 """The refresh was ended from outside, at any point."""
 
 
@@ -77,7 +77,7 @@ class Runner:
         self._definitions = definitions
         self._clock = clock
         self._progress = progress
-        self._computation = Computation(worker, settings, progress, self._permit)
+        self._computation = Computation(worker, settings, progress, commit_permit(catalog))
 
     def refresh(self, request: Request) -> RefreshResult:
         """Bring a table to the requested frontier.
@@ -96,7 +96,7 @@ class Runner:
             self._definitions.watch(request.table, request.compiled, *seen)
             plan = planned(request, self._catalog, self._worker, self._settings)
         except (MillstreamError, *SPARK_ERRORS, OSError) as cause:
-            error = _as_error(cause, request.table, self._settings)
+            error = as_error(cause, request.table, self._settings)
             self._record_failure(request, error, started_at)
             raise error from cause
         if plan.choice.action is Action.NO_DATA:
@@ -115,16 +115,16 @@ class Runner:
         self._worker.use(table.definition.settings)
         self._definitions.watch(table, request.compiled, request.paths, request.base_versions)
         plan = first(request, choice, self._worker)
-        intent = self._catalog.begin_load(_start(plan, floor=0))
+        intent = self._catalog.begin_load(start_of(plan, floor=0))
         cost = Cost()
         try:
             with self._worker.counting_jobs() as count:
                 done = self._computation.compute(plan, intent, cost)
         except (MillstreamError, *SPARK_ERRORS, OSError) as cause:
-            raise _as_error(cause, table, self._settings) from cause
-        outcome = self._outcome(plan, done, cost, count.jobs, started)
+            raise as_error(cause, table, self._settings) from cause
+        outcome = outcome_of(self._worker, plan, done, cost, count.jobs, started)
         load = Load(intent=intent, initiated_by=request.initiated_by, reason=done.choice.reason, outcome=outcome)
-        return load, _logged(table, _result(plan, done, outcome))
+        return load, logged(table, result_of(plan, done, outcome))
 
     # Nothing to do
 
@@ -143,13 +143,13 @@ class Runner:
             )
         )
         reason, reached = plan.choice.reason, dict(request.base_frontier)
-        return _logged(request.table, RefreshResult(Action.NO_DATA, 0, 0, 0, _since(started), reason, reached))
+        return logged(request.table, RefreshResult(Action.NO_DATA, 0, 0, 0, since(started), reason, reached))
 
     # Something to do
 
     def _run(self, plan: Plan, started: float) -> RefreshResult:
         floors = [self._worker.store.transaction_version(s.path, s.id) or 0 for s in plan.request.table.stages]
-        return self._attempt(plan, self._catalog.begin_refresh(_start(plan, max(floors, default=0))), started)
+        return self._attempt(plan, self._catalog.begin_refresh(start_of(plan, max(floors, default=0))), started)
 
     def _attempt(self, plan: Plan, intent: Intent, started: float) -> RefreshResult:
         cost = Cost()
@@ -157,51 +157,26 @@ class Runner:
             with self._worker.counting_jobs() as count:
                 done = self._computation.compute(plan, intent, cost)
         except (MillstreamError, *SPARK_ERRORS, OSError) as cause:
-            error = _as_error(cause, plan.request.table, self._settings)
-            if error.code in _STOPPED and self._is_committed(plan.request.table, intent):
+            error = as_error(cause, plan.request.table, self._settings)
+            if error.code in STOPPED and self._is_committed(plan.request.table, intent):
                 return self._stopped_too_late(plan, intent, started)
-            undone = self._undo(plan.request.table, intent) if _is_about_data(error) else None
+            undone = self._undo(plan.request.table, intent) if is_about_data(error) else None
             self._catalog.fail_refresh(
                 intent,
                 error,
                 max_consecutive_errors=self._allowed_errors(plan.request, error),
                 keep_intent=undone is None and self._anything_committed(plan.request.table, intent),
                 stage_versions=undone,
-                duration_ms=_since(started),
+                duration_ms=since(started),
             )
-            name, took = plan.request.table.name, _since(started)
+            name, took = plan.request.table.name, since(started)
             _log.info("%s: failed after %.0f ms: %s: %s", name, took, error.code, error.message)
             raise error from cause
-        outcome = self._outcome(plan, done, cost, count.jobs, started)
+        outcome = outcome_of(self._worker, plan, done, cost, count.jobs, started)
         self._catalog.complete_refresh(intent, outcome)
-        return _logged(plan.request.table, _result(plan, done, outcome))
-
-    def _outcome(self, plan: Plan, done: Done, cost: Cost, jobs: int | None, started: float) -> RefreshOutcome:
-        counts, choice = done.counts, _with_strategies(done.choice, cost)
-        return RefreshOutcome(
-            stage_versions=done.versions,
-            rows_inserted=counts.inserted,
-            rows_updated=counts.updated,
-            rows_deleted=counts.deleted,
-            action=choice.action,
-            reason=choice.reason,
-            reinit_reason=done.reinit_reason,
-            duration_ms=_since(started),
-            details=RefreshDetails(
-                changed_rows=plan.changed_rows,
-                source_rows=plan.source_rows(self._worker),
-                rows_read=cost.rows_read,
-                jobs=jobs,
-                milliseconds={k: round(v, 1) for k, v in cost.milliseconds.items()},
-            ),
-        )
+        return logged(plan.request.table, result_of(plan, done, outcome))
 
     # Recovery
-
-    def _permit(self) -> None:
-        """Raise if the refresh was stopped, or this process no longer leads the lake: it must not commit then."""
-        check()
-        self._catalog.check_leadership()
 
     def _stopped_too_late(self, plan: Plan, intent: Intent, started: float) -> RefreshResult:
         """A refresh that was stopped after its last commit is complete: it could not be undone."""
@@ -210,7 +185,7 @@ class Runner:
         rows = (outcome.rows_inserted, outcome.rows_updated, outcome.rows_deleted)
         reached = dict(plan.request.base_frontier)
         reason = outcome.reason or plan.choice.reason
-        return _logged(table, RefreshResult(intent.action, *rows, _since(started), reason, reached))
+        return logged(table, RefreshResult(intent.action, *rows, since(started), reason, reached))
 
     def _undo(self, table: StreamTable, intent: Intent) -> dict[str, int] | None:
         """Restore the hidden stages after a refresh that failed on the data; None if that is not possible.
@@ -261,17 +236,7 @@ class Runner:
             s.id: v if (v := self._computation.committed_version(s, intent)) is not None else stored_version(s)
             for s in table.stages
         }
-        made = self._worker.store.committed(table.public_stage.path, txn_of(table.public_stage, intent))
-        rows = made[1].get("rows") if made is not None else None
-        inserted, updated, deleted = rows if isinstance(rows, list) else (0, 0, 0)
-        outcome = RefreshOutcome(
-            stage_versions=versions,
-            rows_inserted=inserted,
-            rows_updated=updated,
-            rows_deleted=deleted,
-            reason=f"{Reason.RECOVERED}: the commit was made, but the catalog was not updated",
-            reinit_reason=_text(made[1].get(BY_TEXT)) if made is not None else None,
-        )
+        outcome = adopted_outcome(self._worker, table, intent, versions)
         self._catalog.complete_refresh(intent, outcome)
         return outcome
 
@@ -300,6 +265,53 @@ class Runner:
         return self._settings.max_consecutive_errors if is_counted else None
 
 
+def commit_permit(catalog: Catalog) -> Callable[[], None]:
+    """Raises, right before a commit, if the refresh was stopped or this process no longer leads the lake."""
+
+    def permit() -> None:
+        check()
+        catalog.check_leadership()
+
+    return permit
+
+
+def outcome_of(worker: Worker, plan: Plan, done: Done, cost: Cost, jobs: int | None, started: float) -> RefreshOutcome:
+    """What to record about a refresh that has committed."""
+    counts, choice = done.counts, _with_strategies(done.choice, cost)
+    return RefreshOutcome(
+        stage_versions=done.versions,
+        rows_inserted=counts.inserted,
+        rows_updated=counts.updated,
+        rows_deleted=counts.deleted,
+        action=choice.action,
+        reason=choice.reason,
+        reinit_reason=done.reinit_reason,
+        duration_ms=since(started),
+        details=RefreshDetails(
+            changed_rows=plan.changed_rows,
+            source_rows=plan.source_rows(worker),
+            rows_read=cost.rows_read,
+            jobs=jobs,
+            milliseconds={k: round(v, 1) for k, v in cost.milliseconds.items()},
+        ),
+    )
+
+
+def adopted_outcome(worker: Worker, table: StreamTable, intent: Intent, versions: Mapping[str, int]) -> RefreshOutcome:
+    """What to record about an interrupted refresh whose commits were all made."""
+    made = worker.store.committed(table.public_stage.path, txn_of(table.public_stage, intent))
+    rows = made[1].get("rows") if made is not None else None
+    inserted, updated, deleted = rows if isinstance(rows, list) else (0, 0, 0)
+    return RefreshOutcome(
+        stage_versions=versions,
+        rows_inserted=inserted,
+        rows_updated=updated,
+        rows_deleted=deleted,
+        reason=f"{Reason.RECOVERED}: the commit was made, but the catalog was not updated",
+        reinit_reason=_text(made[1].get(BY_TEXT)) if made is not None else None,
+    )
+
+
 def _with_strategies(choice: Choice, cost: Cost) -> Choice:
     """The choice, with the strategies of recursions added to its reason."""
     if choice.action is not Action.DIFFERENTIAL or not cost.strategies:
@@ -307,7 +319,8 @@ def _with_strategies(choice: Choice, cost: Cost) -> Choice:
     return replace(choice, reason=f"{choice.reason}; recursion by {', '.join(dict.fromkeys(cost.strategies))}")
 
 
-def _start(plan: Plan, floor: int) -> RefreshStart:
+def start_of(plan: Plan, floor: int) -> RefreshStart:
+    """What to record before a refresh commits anything."""
     request = plan.request
     return RefreshStart(
         table_id=request.table.id,
@@ -323,7 +336,8 @@ def _start(plan: Plan, floor: int) -> RefreshStart:
     )
 
 
-def _result(plan: Plan, done: Done, outcome: RefreshOutcome) -> RefreshResult:
+def result_of(plan: Plan, done: Done, outcome: RefreshOutcome) -> RefreshResult:
+    """What the caller of a refresh gets."""
     assert outcome.action is not None
     assert outcome.reason is not None
     assert outcome.duration_ms is not None
@@ -338,7 +352,8 @@ def _result(plan: Plan, done: Done, outcome: RefreshOutcome) -> RefreshResult:
     )
 
 
-def _logged(table: StreamTable, result: RefreshResult) -> RefreshResult:
+def logged(table: StreamTable, result: RefreshResult) -> RefreshResult:
+    """Log a result, and return it."""
     _log.info(
         "%s: %s in %.0f ms, %d rows inserted, %d updated, %d deleted (%s)",
         table.name,
@@ -352,7 +367,8 @@ def _logged(table: StreamTable, result: RefreshResult) -> RefreshResult:
     return result
 
 
-def _since(started: float) -> float:
+def since(started: float) -> float:
+    """The milliseconds since a reading of the performance counter."""
     return (time.perf_counter() - started) * 1000
 
 
@@ -360,12 +376,12 @@ def _text(value: object) -> str | None:
     return str(value) if value is not None else None
 
 
-def _is_about_data(error: MillstreamError) -> bool:
+def is_about_data(error: MillstreamError) -> bool:
     """Whether the computation failed on the data, and not e.g. because another process ended this refresh."""
     return error.code in {Code.FULL_REQUIRED, Code.RECURSION_LIMIT, Code.REFRESH_FAILED}
 
 
-def _as_error(cause: Exception, table: StreamTable, settings: Settings) -> MillstreamError:
+def as_error(cause: Exception, table: StreamTable, settings: Settings) -> MillstreamError:
     """The coded error: why the refresh was stopped, if it was, or what went wrong."""
     return explained(_coded(cause, table, settings))
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from millstream.cycles import Cycle, find_cycles, outside_reads, reading_order
 from millstream.errors import Code, MillstreamError
 
 if TYPE_CHECKING:
     from millstream.scheduler.schedule import Schedule
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dag:
-    """Tables, and which table reads which. Made by `Dag.build`, so it has no cycles.
+    """Tables, and which table reads which. Made by `Dag.build`.
+
+    It has no cycles, except that circular stream tables read each other. They are refreshed as one unit, so they are
+    one place in every order.
 
     Attributes:
-        nodes: all names, each source before its dependents, otherwise in the order of names.
+        nodes: all names, each source before its dependents, otherwise in the order of names. The members of a cycle
+            follow each other.
         edges: pairs (source, dependent).
         stream_tables: the names that are stream tables; the others are only sources.
     """
@@ -31,15 +36,32 @@ class Dag:
     def build(cls, sources: Mapping[str, Iterable[str]]) -> Dag:
         """Build the graph from the sources of each stream table.
 
-        Raises:
-            MillstreamError: `CYCLE`, with the path.
-
         >>> Dag.build({"totals": ["orders"], "best": ["totals"]}).nodes
         ('orders', 'totals', 'best')
         """
         read = {name: sorted(set(names)) for name, names in sources.items()}
         edges = sorted((source, name) for name, names in read.items() for source in names)
-        return cls(_ordered(read), tuple(edges), frozenset(read))
+        return cls(reading_order(read), tuple(edges), frozenset(read))
+
+    @cached_property
+    def cycles(self) -> tuple[Cycle, ...]:
+        """The sets of stream tables that read each other, by their first names."""
+        return find_cycles(self._neighbours(backwards=True))
+
+    @cached_property
+    def peers(self) -> Mapping[str, Cycle]:
+        """The cycle of each of its members; other tables have no entry."""
+        return {member: cycle for cycle in self.cycles for member in cycle}
+
+    @cached_property
+    def outside_sources(self) -> Mapping[str, frozenset[str]]:
+        """The direct sources of each table; for a member of a cycle, those of all members outside of the cycle."""
+        return outside_reads(self._neighbours(backwards=True))
+
+    def with_peers(self, names: Iterable[str]) -> set[str]:
+        """Some tables, and those that are refreshed as one unit with them."""
+        given = set(names)
+        return given.union(*(self.peers.get(name, ()) for name in given))
 
     def sources(self, name: str) -> tuple[str, ...]:
         """The direct sources of a table."""
@@ -86,19 +108,20 @@ class Dag:
     def levels(self, names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
         """Partition some tables so that each comes after all of them that it reads, directly or indirectly.
 
-        The tables of one level do not depend on each other; they are in the order of `nodes`.
+        The tables of one level do not depend on each other, unless they are members of one cycle; they are in the
+        order of `nodes`.
 
         >>> Dag.build({"a": ["x"], "b": ["x"], "c": ["a", "b"]}).levels(["a", "b", "c"])
         (('a', 'b'), ('c',))
         """
         given = set(names)
         self._refuse_unknown(given)
-        read = self._neighbours(backwards=True)
+        read = self.outside_sources
         below: dict[str, int] = {}  # how many of the given tables are on the longest path to each table
         found: list[list[str]] = []
         for name in self.nodes:
             level = max((below[source] for source in read.get(name, ())), default=0)
-            below[name] = level + (name in given)
+            below[name] = level + (not given.isdisjoint(self.peers.get(name, (name,))))
             if name in given:
                 found.extend([] for _ in range(level + 1 - len(found)))
                 found[level].append(name)
@@ -108,7 +131,7 @@ class Dag:
         """The schedule by which each stream table is refreshed.
 
         A CALCULATED table takes the shortest duration among the effective schedules of its dependents; cron expressions
-        do not count, and None means that it is refreshed on demand only.
+        do not count, and None means that it is refreshed on demand only. In a cycle, each member depends on the others.
 
         >>> from millstream.scheduler.schedule import Schedule
         >>> chain = Dag.build({"totals": ["orders"], "best": ["totals"]})
@@ -116,34 +139,42 @@ class Dag:
         >>> chain.effective_schedules(given)["totals"].text
         '30s'
         """
-        readers = self._neighbours(backwards=False)
+        readers = outside_reads(self._neighbours(backwards=False))
         effective: dict[str, Schedule | None] = {}
         for name in reversed(self.nodes):
             if name not in self.stream_tables:
                 continue
             own = schedules[name]
             if own.kind == "CALCULATED":
-                effective[name] = _shortest(effective[reader] for reader in readers.get(name, ()))
+                around = [schedules[peer] for peer in self.peers.get(name, ()) if schedules[peer].kind != "CALCULATED"]
+                effective[name] = _shortest([*around, *(effective[reader] for reader in readers.get(name, ()))])
             else:
                 effective[name] = own
         return effective
 
     def mermaid(self) -> str:
-        """The graph as a Mermaid flowchart; stream tables are rounded."""
+        """The graph as a Mermaid flowchart; stream tables are rounded, and those of a cycle are framed."""
         ids = {name: f"n{i}" for i, name in enumerate(self.nodes)}
         lines = ["flowchart LR"]
         for name in self.nodes:
             label = '"' + name.replace("&", "#amp;").replace('"', "#quot;") + '"'
             lines.append(f"    {ids[name]}" + (f"([{label}])" if name in self.stream_tables else f"[{label}]"))
+        for number, cycle in enumerate(self.cycles, start=1):
+            lines.append(f'    subgraph cycle{number}["cycle {number}"]')
+            lines += [f"        {ids[name]}" for name in sorted(cycle)]
+            lines.append("    end")
         lines += [f"    {ids[source]} --> {ids[reader]}" for source, reader in self.edges]
         return "\n".join(lines) + "\n"
 
     def dot(self) -> str:
-        """The graph for Graphviz; stream tables are rounded."""
+        """The graph for Graphviz; stream tables are rounded, and those of a cycle are framed."""
         lines = ["digraph lake {", "    rankdir=LR;"]
         for name in self.nodes:
             style = "box, style=rounded" if name in self.stream_tables else "box"
             lines.append(f"    {_quoted(name)} [shape={style}];")
+        for number, cycle in enumerate(self.cycles, start=1):
+            members = " ".join(f"{_quoted(name)};" for name in sorted(cycle))
+            lines.append(f'    subgraph cluster_{number} {{ label="cycle {number}"; {members} }}')
         lines += [f"    {_quoted(source)} -> {_quoted(reader)};" for source, reader in self.edges]
         return "\n".join([*lines, "}"]) + "\n"
 
@@ -170,32 +201,6 @@ class Dag:
         unknown = sorted(names.difference(self.nodes))
         if unknown:
             raise MillstreamError(Code.UNKNOWN_TABLE, f"not in the graph: {', '.join(unknown)}")
-
-
-def _ordered(read: Mapping[str, list[str]]) -> tuple[str, ...]:
-    sorter = TopologicalSorter(read)
-    try:
-        sorter.prepare()
-    except CycleError as e:
-        raise _cycle(e.args[1]) from e
-    order: list[str] = []
-    while sorter.is_active():
-        ready = sorted(sorter.get_ready())
-        order += ready
-        sorter.done(*ready)
-    return tuple(order)
-
-
-def _cycle(path: list[str]) -> MillstreamError:
-    """The error for a cycle; its path starts at the alphabetically first name, so that the text does not vary."""
-    names = path[:-1]
-    first = names.index(min(names))
-    around = names[first:] + names[: first + 1]
-    return MillstreamError(
-        Code.CYCLE,
-        f"{around[0]} would read itself: {' -> '.join(reversed(around))}",
-        hint="read the base tables instead",
-    )
 
 
 def _leader(leader: dict[str, str], name: str) -> str:

@@ -113,9 +113,14 @@ class LakeView:
         return replace(self, now=at, tables={**self.tables, **refreshed})
 
     def refreshed_with(self) -> dict[str, tuple[str, ...]]:
-        """By stream table: the stream tables it reads directly that are refreshed with it, i.e. those not on cron."""
-        found: dict[str, list[str]] = {name: [] for name in self.tables}
-        for source, name in self.dag.edges:
-            if source in self.tables and not self.tables[source].is_on_cron:
-                found[name].append(source)
-        return {name: tuple(sources) for name, sources in found.items()}
+        """By stream table: the stream tables it reads directly that are refreshed before it, i.e. those not on cron.
+
+        A cycle is refreshed as one unit: by the schedule of any of its members, after what any of them reads.
+        """
+        return {
+            name: tuple(sorted(s for s in self.dag.outside_sources.get(name, ()) if self._is_refreshed_with(s)))
+            for name in self.tables
+        }
+
+    def _is_refreshed_with(self, source: str) -> bool:
+        return any(not self.tables[peer].is_on_cron for peer in self.dag.with_peers([source]) if peer in self.tables)

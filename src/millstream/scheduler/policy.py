@@ -165,13 +165,13 @@ def _chosen(
     wait for that, and then need it once more.
     """
     chosen = {name for name, d in due.items() if name not in waits and d.joins_at <= MIN_SLEEP_SECONDS}
-    included = _with_upstream(chosen, read)
+    included = _with_upstream(view, chosen, read)
     for name in view.dag.nodes:
         if name in due and name not in waits and name not in chosen and due[name].deadline is not None:
             ready_at = max((due[source].path for source in read[name] if source in included), default=-math.inf)
             if due[name].at <= ready_at:
                 chosen.add(name)
-                included |= _with_upstream([name], read)
+                included |= _with_upstream(view, [name], read)
     return chosen, included
 
 
@@ -187,16 +187,16 @@ def _early(
         period = table.schedule.seconds if table.schedule is not None else None
         if period is not None and name not in waits and due[name].at <= LOOK_SHARE * period:
             soon.add(name)
-    found = _with_upstream(soon, view.refreshed_with()) - planned
+    found = _with_upstream(view, soon, view.refreshed_with()) - planned
     return {name: due[name].deadline for name in view.dag.nodes if name in found}
 
 
-def _with_upstream(names: Iterable[str], read: Mapping[str, Sequence[str]]) -> set[str]:
+def _with_upstream(view: LakeView, names: Iterable[str], read: Mapping[str, Sequence[str]]) -> set[str]:
     """Tables, and all that is refreshed with them."""
-    found = set(names)
+    found = view.dag.with_peers(names)
     open_names = list(found)
     while open_names:
-        new = set(read[open_names.pop()]) - found
+        new = view.dag.with_peers(read[open_names.pop()]) - found
         found |= new
         open_names += new
     return found

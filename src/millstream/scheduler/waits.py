@@ -37,19 +37,18 @@ class Wait:
 def find_waits(view: LakeView) -> dict[str, Wait]:
     """The tables that cannot be refreshed now: by themselves, or because of something they read, however indirectly.
 
-    A dependent of a table on cron waits as well. It would stay at the frontier of that table, so it loses nothing.
+    A dependent of a table on cron waits as well. It would stay at the frontier of that table, so it loses nothing. The
+    members of a cycle wait for each other.
     """
     found: dict[str, Wait] = {}
-    read: dict[str, list[str]] = {}
-    for source, name in view.dag.edges:
-        read.setdefault(name, []).append(source)
+    own = {n: Wait(n, why) for n, t in view.tables.items() if (why := _own_reason(view, t)) is not None}
     for name in view.dag.nodes:
         if name not in view.tables:
             continue
-        own = _own_reason(view, view.tables[name])
-        inherited = [found[source] for source in read.get(name, ()) if source in found]
-        if own is not None:
-            found[name] = Wait(name, own)
+        inherited = [found[source] for source in view.dag.outside_sources.get(name, ()) if source in found]
+        inherited += [own[peer] for peer in view.dag.peers.get(name, ()) if peer in own]
+        if name in own:
+            found[name] = own[name]
         elif inherited:
             found[name] = min(inherited, key=lambda wait: (_ORDER.index(wait.reason), wait.table))
     return found

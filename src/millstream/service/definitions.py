@@ -112,7 +112,7 @@ class Definitions:
             MillstreamError: INCOMPATIBLE_CHANGE.
         """
         old = [(n.lower(), t) for n, t in table.definition.columns]
-        readers = self._catalog.dependents(table.name)
+        readers = [reader for reader in self._catalog.dependents(table.name) if reader != table.name]
         if readers and [(c.name.lower(), c.type) for c in compiled.columns] != old:
             raise MillstreamError(
                 Code.INCOMPATIBLE_CHANGE,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from millstream.cycles import Cycle
+from millstream.diff.circular import Member
 from millstream.diff.describe import operators, title
 from millstream.diff.plan import FRONTIER, AnyStep, Step
 from millstream.lake import Compiled
@@ -11,8 +13,14 @@ from millstream.reasons import Reason
 from millstream.results import Explanation, OperatorPlan, RefreshMode
 
 
-def explanation(compiled: Compiled, mode: RefreshMode, name: str | None = None) -> Explanation:
-    """The operator tree, the strategy of each operator, and the steps of a refresh in which every input changed."""
+def explanation(
+    compiled: Compiled, mode: RefreshMode, name: str | None = None, cycle: Cycle = frozenset()
+) -> Explanation:
+    """The operator tree, the strategy of each operator, and the steps of a refresh in which every input changed.
+
+    Args:
+        cycle: the stream tables, itself included, that it reads in a cycle.
+    """
     plans = operators(compiled.stages)
     steps: list[tuple[str, str]] = []
     for named in compiled.stages:
@@ -24,16 +32,37 @@ def explanation(compiled: Compiled, mode: RefreshMode, name: str | None = None) 
         steps = [("full", compiled.query)]
     elif compiled.original is not None:
         steps.insert(0, (f"the query, translated from {compiled.dialect}", compiled.query))
+    if cycle and name is not None:
+        steps = [*_rounds(compiled, name, cycle), *steps]
     return Explanation(
         name=name,
         refresh_mode=mode,
         supported=compiled.is_incremental,
         operators=plans,
         steps=tuple(steps),
-        reasons=(*compiled.reasons, *compiled.notices),
+        reasons=(*compiled.reasons, *compiled.notices, *([_together(cycle)] if cycle else [])),
         columns=tuple((c.name, c.type) for c in compiled.columns),
         fallbacks=_fallbacks(compiled, mode),
     )
+
+
+def _together(cycle: Cycle) -> str:
+    return (
+        f"circular: the stream tables {', '.join(sorted(cycle))} are refreshed together, to the smallest contents that "
+        "satisfy all their queries; from empty if rows were taken away, otherwise from what they have stored"
+    )
+
+
+def _rounds(compiled: Compiled, name: str, cycle: Cycle) -> list[tuple[str, str]]:
+    """The queries that find what a member of a cycle will hold, before it is refreshed as usual."""
+    assert compiled.relation is not None, "a member of a cycle is maintained by deltas"
+    member = Member(name, compiled.relation, compiled.columns)
+    found = [("first round, from empty", member.over_empty())]
+    outside = frozenset(compiled.sources) - cycle
+    for when, changed in (("first round, from what is stored", outside), ("further rounds", cycle)):
+        if (step := member.gained(frozenset(changed))) is not None:
+            found.append((when, step))
+    return [(f"the cycle, {when}", to_sql(render(step.relation), pretty=True)) for when, step in found]
 
 
 def _queries(step: AnyStep) -> list[tuple[str, Relation]]:

@@ -575,7 +575,10 @@ class Millstream:
     def explain(self, name: str) -> Explanation:
         """How a stream table is maintained."""
         table = self._catalog.get(TableName.parse(name))
-        found = explanation(self._runtime.recorded.compiled(table), table.refresh_mode, str(table.name))
+        recorded = self._runtime.recorded
+        compiled = recorded.compiled(table)
+        cycle = recorded.cycle_with(table, compiled)
+        found = explanation(compiled, table.refresh_mode, str(table.name), cycle)
         return replace(found, reasons=(*found.reasons, *waits_of(self._catalog, str(table.name))))
 
     def validate(self, query: str, dialect: str | None = None) -> Explanation:

@@ -155,6 +155,8 @@ class Replacements:
             compiled = self._compiler.compile(change.query, mode, dialect)
             return self._planned(table, compiled, self._workers.semantics(), mode)
         compiled = self._compiler.compile_as_recorded(table, mode)
+        if mode is not table.refresh_mode:
+            self._recorded.refuse_cycle(table, compiled)  # a member cannot be FULL
         if not _is_stored_alike(table, compiled):
             compiled = self._recorded.recompile(table, mode)
         return self._planned(table, compiled, table.definition.settings, mode)
@@ -164,7 +166,7 @@ class Replacements:
     ) -> _Prepared:
         generation = self._catalog.generation()
         read = [n for n in compiled.sources if self._catalog.find(TableName.parse(n)) is not None]
-        order = dag_of(self._catalog).refresh_order(read) if read and str(table.name) not in read else ()
+        order = dag_of(self._catalog).refresh_order(read)
         upstream = tuple(TableName.parse(n) for n in order if n != str(table.name))
         return _Prepared(table, compiled, semantics, mode, upstream, generation)
 
@@ -268,6 +270,7 @@ class Replacements:
         table, compiled = prepared.table, prepared.compiled
         started = time.perf_counter()
         load, result, is_done, serving_failed = None, None, False, None
+        cycle = frozenset(self._catalog.get(TableName.parse(n)).id for n in self._recorded.cycle_with(table, compiled))
         with ExitStack() as stack:
             with nullcontext() if reason is None else fitting(table):
                 candidate = stack.enter_context(
@@ -281,7 +284,7 @@ class Replacements:
                 with self._server.replacing(candidate, self._workers.here().store, old, new):
                     recorded = self._server.moving(old, new) if new is not None else None
                     after = self._catalog.replace_stream_table(
-                        _new(candidate, change, load, recorded, is_altered=reason is None)
+                        _new(candidate, change, load, recorded, cycle, is_altered=reason is None)
                     )
                     is_done = True
             except MillstreamError as error:
@@ -343,7 +346,13 @@ def _choice(table: StreamTable, reason: str | None) -> Choice:
 
 
 def _new(
-    candidate: StreamTable, change: Change, load: Load | None, serving: Serving | None, *, is_altered: bool
+    candidate: StreamTable,
+    change: Change,
+    load: Load | None,
+    serving: Serving | None,
+    cycle: frozenset[str],
+    *,
+    is_altered: bool,
 ) -> NewDefinition:
     return NewDefinition(
         table_id=candidate.id,
@@ -351,6 +360,7 @@ def _new(
         definition=candidate.definition,
         stages=candidate.stages,
         load=load,
+        cycle=cycle,
         is_altered=is_altered,
         refresh_mode=candidate.refresh_mode,
         schedule=change.schedule,

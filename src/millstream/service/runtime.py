@@ -140,7 +140,9 @@ class Runtime:
             self.lake = Lake(root, self.spark, self.workers, catalog)
             feeds = ChangeFeeds(catalog, self.workers, settings)
             self.compiler = Compiler(self.lake, self.workers, feeds)
-            self.recorded = RecordedDefinitions(self.lake, catalog, self.workers, self.compiler, feeds)
+            self.recorded = RecordedDefinitions(
+                self.lake, catalog, self.workers, self.compiler, feeds, allow_circular=settings.allow_circular
+            )
             self.definitions = Definitions(
                 self.lake, catalog, self.workers, self.compiler, self.recorded, feeds, self.captures, settings
             )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millstream.catalog import Catalog
+from millstream.errors import MillstreamError
 from millstream.lake.locks import Locks
 from millstream.naming import TableName
+from millstream.notices import NoticeWarning, warn
 from millstream.results import InitiatedBy, RefreshMode
 from millstream.scheduler.schedule import CALCULATED, Schedule
 from millstream.service.argument_values import parse_mode, parse_status
@@ -89,6 +91,7 @@ class StreamTables:
                 initialize=initialize,
             ),
         )
+        self._refresh_cycle(name)
 
     def alter(
         self,
@@ -109,10 +112,23 @@ class StreamTables:
         )
         if query is not None or change.mode not in (None, self._catalog.get(name).refresh_mode):
             self._runtime().replacements.apply(name, change)
+            self._refresh_cycle(name)
             return
         if change.schedule is not None:
             checked_schedule(change.schedule, self._catalog.get(name).definition.settings)
         self._catalog.alter_stream_table(name, schedule=change.schedule, status=change.status)
+
+    def _refresh_cycle(self, name: TableName) -> None:
+        """Bring the other members of a cycle to a member's new definition; what fails here, a later refresh does."""
+        cycle = dag_of(self._catalog).peers.get(str(name), frozenset())
+        tables = [self._catalog.get(TableName.parse(member)) for member in sorted(cycle)]
+        if not any(table.needs_reinit for table in tables) or not self._catalog.get(name).is_populated:
+            return
+        try:
+            self._refreshing.refresh(name, InitiatedBy.INITIAL)
+        except MillstreamError as error:
+            others = ", ".join(sorted(cycle - {str(name)}))
+            warn(f"{others} could not be refreshed; the next refresh retries it: {error.message}", NoticeWarning)
 
     def _checked(self, schedule: str) -> str:
         """A schedule's text; whether it fits the table's time zone is checked when it is set."""
@@ -125,7 +141,7 @@ class StreamTables:
         ids = [t.id for n in (str(name), *readers) if (t := self._catalog.find(TableName.parse(n))) is not None]
         with self._locks.acquire(ids):  # not while one of them is being refreshed
             runtime = self._runtime()
-            is_refused = not cascade and self._catalog.dependents(name)
+            is_refused = not cascade and any(reader != name for reader in self._catalog.dependents(name))
             for table_id in () if is_refused else reversed(ids):
                 if (table := self._catalog.find_by_id(table_id)) is not None:
                     runtime.servings.stop(table, cascade=cascade, lost=lost)

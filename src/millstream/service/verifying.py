@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from datetime import datetime
 from pathlib import Path
 
 from millstream.catalog import Catalog
 from millstream.catalog.models import SourceKind, StreamTable
+from millstream.cycles import Cycle
 from millstream.engine.spark_errors import SPARK_ERRORS, first_line
 from millstream.errors import Code, MillstreamError
+from millstream.lake import Compiled
 from millstream.naming import TableName
 from millstream.notices import NoticeWarning, warn
 from millstream.passes.held_snapshot import HeldSnapshot
 from millstream.passes.verify_against_postgres import AgainstPostgres
+from millstream.refresh.cycle_plan import were_refreshed_together
 from millstream.refresh.full_text import run_text
-from millstream.refresh.inputs import base_tables, bind_inputs, paths_of, upstream_of
+from millstream.refresh.inputs import BoundInput, base_tables, bind_inputs, paths_of, upstream_of
 from millstream.refresh.verify import compare, contents_of
+from millstream.refresh.verify_cycle import fixpoint_by_text
 from millstream.results import Action, InitiatedBy, VerifyResult
 from millstream.service.argument_values import parse_oracle
 from millstream.service.refreshing import Refreshing
@@ -78,7 +83,14 @@ class Verifying:
                     NoticeWarning,
                 )
 
-        runtime, order = self._runtime(), dag_of(self._catalog).refresh_order([str(table.name)])
+        runtime, dag = self._runtime(), dag_of(self._catalog)
+        order = dag.refresh_order([str(table.name)])
+        if circular := sorted(dag.peers.keys() & set(order)):
+            raise MillstreamError(
+                Code.NOT_COMPARABLE,
+                f"{table.name} cannot be compared with PostgreSQL's answer: {', '.join(circular)} read each other",
+                hint="verify without --against compares it with the fixpoint",
+            )
         chain = [self._catalog.get(TableName.parse(n)) for n in order]
         oracle = AgainstPostgres(self._catalog, self._settings, runtime.recorded.compiled, chain, refresh, self._spill)
         return oracle.verify(runtime.workers.here())
@@ -86,8 +98,37 @@ class Verifying:
     def _with_spark(self, table: StreamTable) -> VerifyResult:
         runtime = self._runtime()
         worker, compiled = runtime.workers.here(), runtime.recorded.compiled(table)
+        if cycle := runtime.recorded.cycle_with(table, compiled):
+            return self._with_cycle(table, cycle)
         worker.use(table.definition.settings)
-        assert table.data_timestamp is not None
+        expected = run_text(worker, compiled, self._inputs(table, compiled), _time_of(table))
+        contents = contents_of(worker.store, table, compiled)
+        return compare(contents, expected, self._settings.verify_relative_tolerance)
+
+    def _with_cycle(self, table: StreamTable, cycle: Cycle) -> VerifyResult:
+        """Compare a member with the fixpoint of its cycle.
+
+        Its query over the stored rows of the others would accept rows that only support each other.
+        """
+        runtime = self._runtime()
+        worker, recorded = runtime.workers.here(), runtime.recorded
+        tables = {str(t.name): t for t in self._catalog.list() if str(t.name) in cycle}  # one snapshot of all members
+        members = {name: (t, recorded.compiled(t)) for name, t in tables.items()}
+        is_populated = all(t.data_timestamp is not None for t in tables.values())
+        if not is_populated or not were_refreshed_together(list(members.values()), worker.store):
+            raise MillstreamError(
+                Code.FRONTIER_LOST,
+                f"{table.name} is in a cycle whose members were not refreshed together",
+                hint=f"REFRESH STREAM TABLE {table.name}",
+            )
+        inputs = {name: self._inputs(t, compiled, cycle) for name, (t, compiled) in members.items()}
+        table, compiled = members[str(table.name)]
+        expected = fixpoint_by_text(worker, members, inputs, self._settings)[str(table.name)]
+        contents = contents_of(worker.store, table, compiled)
+        return compare(contents, expected, self._settings.verify_relative_tolerance)
+
+    def _inputs(self, table: StreamTable, compiled: Compiled, without: Collection[str] = ()) -> dict[str, BoundInput]:
+        """The inputs of a table at its frontier."""
         paths = paths_of(base_tables(self._catalog, (table,)))
         for dependency in table.definition.dependencies:
             if dependency.kind is SourceKind.TABLE and paths[dependency.name] != dependency.source_id:
@@ -97,7 +138,10 @@ class Verifying:
                     hint="refresh first",
                 )
         upstream = upstream_of(self._catalog, table)
-        inputs = bind_inputs(table, compiled, dict(table.frontier), paths, upstream, at_frontier=True)
-        expected = run_text(worker, compiled, inputs, table.data_timestamp)
-        contents = contents_of(worker.store, table, compiled)
-        return compare(contents, expected, self._settings.verify_relative_tolerance)
+        versions = dict(table.frontier)
+        return bind_inputs(table, compiled, versions, paths, upstream, at_frontier=True, without=without)
+
+
+def _time_of(table: StreamTable) -> datetime:
+    assert table.data_timestamp is not None, "it has contents"
+    return table.data_timestamp

@@ -33,11 +33,15 @@ class ServedKeys:
         """The key of a query's result."""
         return served_key(compiled, self._sources(compiled))
 
-    def _sources(self, compiled: Compiled) -> Mapping[str, Known]:
-        return {name: self._known(name) for name in compiled.sources}
+    def _sources(self, compiled: Compiled, above: frozenset[str] = frozenset()) -> Mapping[str, Known]:
+        return {name: self._known(name, above) for name in compiled.sources if name not in above}
 
-    def _known(self, name: str) -> Known:
-        """What is known about a source: from the query of a stream table, from the key of a captured table."""
+    def _known(self, name: str, above: frozenset[str]) -> Known:
+        """What is known about a source: from the query of a stream table, from the key of a captured table.
+
+        Args:
+            above: stream tables that read it, and about which nothing is concluded from themselves.
+        """
         parsed = TableName.parse(name)
         for capture in self._catalog.captures(parsed.database) if parsed.database is not None else ():
             if capture.name == name:
@@ -47,7 +51,7 @@ class ServedKeys:
         upstream = self._catalog.find(parsed)
         if upstream is not None:
             compiled = self._compiled(upstream)
-            return known_result(compiled, self._sources(compiled))
+            return known_result(compiled, self._sources(compiled, above | {name}))
         found = self._catalog.lake_object(ObjectKind.TABLE, parsed)
         if found is None or found.provider != "delta" or not found.location:
             return Known()

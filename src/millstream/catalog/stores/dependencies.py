@@ -11,8 +11,11 @@ import sqlalchemy as sa
 from millstream.catalog.capture_events import Reader
 from millstream.catalog.models import Dependency, SourceKind
 from millstream.catalog.schema import dependencies, stream_tables
+from millstream.cycles import cycle_of
 from millstream.errors import Code, MillstreamError
 from millstream.naming import TableName
+
+CYCLE_HINT = "read the base tables instead; or set allow_circular, if every query of the cycle only adds rows"
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -38,9 +41,17 @@ def replace(connection: Connection, table_id: str, items: Iterable[Dependency]) 
 
 
 def refuse_missing_or_cyclic(
-    connection: Connection, table_id: str, name: TableName, items: Iterable[Dependency]
+    connection: Connection,
+    table_id: str,
+    name: TableName,
+    items: Iterable[Dependency],
+    allowed: frozenset[str] = frozenset(),
 ) -> None:
-    """Check new edges inside the transaction that adds them: another process may have changed the graph since."""
+    """Check new edges inside the transaction that adds them: another process may have changed the graph since.
+
+    Args:
+        allowed: the ids of the stream tables with which it may form a cycle.
+    """
     read = {d.source_id: d.name for d in items if d.kind is SourceKind.STREAM_TABLE}
     if not read:
         return
@@ -49,19 +60,19 @@ def refuse_missing_or_cyclic(
         if source_id not in names and source_id != table_id:
             raise MillstreamError(Code.UNKNOWN_TABLE, f"the stream table {source_name} was dropped")
     edges: dict[str, list[str]] = {table_id: list(read)}
-    for row in connection.execute(_stream_edges()):
+    for row in connection.execute(stream_edges()):
         if row.stream_table_id != table_id:
             edges.setdefault(row.stream_table_id, []).append(row.source_id)
     path = _path_back(edges, table_id)
-    if path:
+    if path and not cycle_of(table_id, edges) <= allowed:
         shown = " -> ".join(str(name) if i == table_id else names.get(i, i) for i in path)
-        raise MillstreamError(Code.CYCLE, f"{name} would read itself: {shown}", hint="read the base tables instead")
+        raise MillstreamError(Code.CYCLE, f"{name} would read itself: {shown}", hint=CYCLE_HINT)
 
 
 def dependents_closure(connection: Connection, table_id: str) -> list[str]:
     """The ids of all direct and indirect dependents of a stream table; each comes before the tables it reads."""
     readers: dict[str, list[str]] = {}
-    for row in connection.execute(_stream_edges()):
+    for row in connection.execute(stream_edges()):
         readers.setdefault(row.source_id, []).append(row.stream_table_id)
     ordered: list[str] = []
     seen: set[str] = {table_id}
@@ -94,7 +105,8 @@ def _names() -> sa.Select[tuple[str, str, str]]:
     return sa.select(stream_tables.c.id, stream_tables.c.schema_name, stream_tables.c.name)
 
 
-def _stream_edges() -> sa.Select[tuple[str, str]]:
+def stream_edges() -> sa.Select[tuple[str, str]]:
+    """Which stream table reads which, by their ids."""
     chosen = sa.select(dependencies.c.stream_table_id, dependencies.c.source_id)
     return chosen.where(dependencies.c.source_kind == SourceKind.STREAM_TABLE)
 

@@ -195,7 +195,7 @@ def test_the_pulse_is_what_the_tables_say(catalog: Catalog, clock: Clock, tables
     intent = catalog.begin_refresh(start(tables[2]))
     pulse = catalog.pulse()
     assert (pulse.generation, pulse.leadership) == (catalog.generation(), catalog.leadership())
-    assert pulse.newest_event_id == 0
+    assert pulse.newest_event_id == catalog.events()[-1].event_id
     assert [e.event_id for e in catalog.record_events([Event.of(EventName.DAEMON_PAUSED, clock.now)])] == [
         catalog.pulse().newest_event_id
     ]

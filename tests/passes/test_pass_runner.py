@@ -148,8 +148,8 @@ def meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatch, *actions: Callable[[]
     pending = list(actions)
     take = Frontiers.take
 
-    def taken_then(self: Frontiers, *arguments: Any) -> PassFrontier:
-        frontier = take(self, *arguments)
+    def taken_then(self: Frontiers, *arguments: Any, **options: Any) -> PassFrontier:
+        frontier = take(self, *arguments, **options)
         taken.append(frontier)
         if pending:
             pending.pop(0)()

@@ -40,8 +40,8 @@ class Settings:
     """How a delta is applied: `merge` always uses Spark's MERGE; `auto` marks old rows as deleted and appends new ones
     if the table and its storage allow it, and uses MERGE otherwise; `delete_insert` is like `auto`, but updates no row:
     it deletes all affected rows and inserts their new versions, in the same commit."""
-    min_schedule_seconds: int = field(default=1, metadata={"range": (1, 86_400)})
-    """The shortest schedule a stream table may have."""
+    min_schedule_seconds: float = field(default=1.0, metadata={"range": (0.1, 86_400.0)})
+    """The shortest duration that a schedule may have."""
     max_consecutive_errors: int = field(default=3, metadata={"range": (1, 100)})
     """Failed refreshes in a row after which a stream table goes to ERROR."""
     refresh_timeout_seconds: float = field(default=0.0, metadata={"range": (0.0, 1_000_000.0)})

@@ -32,6 +32,19 @@ def test_durations(text: str, seconds: int) -> None:
     assert Schedule.parse(f" {text} ") == Schedule(ScheduleKind.DURATION, text, seconds=seconds)
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("100ms", 0.1), ("1s1ms", 1.001), ("1m1ms", 60.001), ("1500ms", 1.5)]
+)
+def test_milliseconds_where_they_are_allowed(text: str, seconds: float) -> None:
+    assert Schedule.parse(text, min_seconds=0.1).seconds == seconds
+    assert Schedule.parse(text, min_seconds=0.1).text == text
+
+
+@pytest.mark.parametrize("text", ["99ms", "0ms", "0s0ms", "5ms5ms", "5MS", "0.5s", "1000000000000ms1ms"])
+def test_milliseconds_that_are_refused(text: str) -> None:
+    refusal(text, min_seconds=0.1)
+
+
 @given(st.permutations(list(UNITS)), st.lists(st.integers(0, 10_000), min_size=1, max_size=5))
 def test_any_units_once_in_any_order_add_up(units: list[str], numbers: list[int]) -> None:
     parts = list(zip(numbers, units, strict=False))
@@ -75,7 +88,7 @@ def test_cron_expressions_and_aliases(text: str, cron: str) -> None:
         ("60", "'60s'"),
         ("5M", "'5m'"),
         ("1.5h", "whole numbers"),
-        ("500ms", "shortest unit"),
+        ("500ms", "min_schedule_seconds"),
         ("1h1h", "at most once"),
         ("1h 30m", "duration"),
         ("-5m", "duration"),

@@ -19,9 +19,9 @@ from millstream.scheduler.wall_clock import next_fire, zone_of
 CALCULATED = "CALCULATED"
 MAX_DURATION_SECONDS = 5_200 * 7 * 86_400  # a hundred years: far below where dates overflow
 
-_UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_DURATION = re.compile(r"(?:[0-9]{1,12}[wdhms])+")
-_PART = re.compile(r"([0-9]+)([wdhms])")
+_UNIT_MILLISECONDS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_DURATION = re.compile(r"(?:[0-9]{1,12}(?:ms|[wdhms]))+")
+_PART = re.compile(r"([0-9]+)(ms|[wdhms])")
 _CRON_FIELDS = re.compile(r"[0-9A-Za-z*/,#-]{1,200}")
 _ALIASES = {
     "@yearly": "0 0 1 1 *",
@@ -52,12 +52,12 @@ class Schedule:
 
     kind: ScheduleKind
     text: str
-    seconds: int | None = None
+    seconds: float | None = None
     cron: str | None = None
     time_zone: str = "UTC"
 
     @classmethod
-    def parse(cls, text: str, *, min_seconds: int = 1, time_zone: str = "UTC") -> Schedule:
+    def parse(cls, text: str, *, min_seconds: float = 1, time_zone: str = "UTC") -> Schedule:
         """Read a schedule.
 
         Args:
@@ -69,7 +69,7 @@ class Schedule:
             MillstreamError: `SCHEDULE_INVALID`.
 
         >>> Schedule.parse("1h30m").seconds
-        5400
+        5400.0
         >>> Schedule.parse("@hourly").cron
         '0 * * * *'
         """
@@ -122,20 +122,25 @@ def length_of_time(text: str) -> float:
     if not _DURATION.fullmatch(text.strip()):
         hint = "write a length of time, e.g. 30s, 1h30m or 2d"
         raise MillstreamError(Code.SETTING_INVALID, f"{text!r} is not a length of time", hint=hint)
-    return float(sum(int(n) * _UNIT_SECONDS[unit] for n, unit in _PART.findall(text)))
+    return _seconds(text)
 
 
-def _duration(text: str, min_seconds: int) -> int:
-    parts = [(int(number), unit) for number, unit in _PART.findall(text)]
-    units = [unit for _, unit in parts]
+def _duration(text: str, min_seconds: float) -> float:
+    units = [unit for _, unit in _PART.findall(text)]
     if len(set(units)) != len(units):
-        raise _invalid(text, "it names a unit twice", "write each of w, d, h, m and s at most once, as in '1h30m'")
-    seconds = sum(number * _UNIT_SECONDS[unit] for number, unit in parts)
-    if seconds < min_seconds:
-        raise _invalid(text, f"the shortest schedule is {min_seconds}s", "raise it, or lower min_schedule_seconds")
+        hint = "write each of w, d, h, m, s and ms at most once, as in '1h30m'"
+        raise _invalid(text, "it names a unit twice", hint)
+    seconds = _seconds(text)
+    if seconds <= 0 or seconds < min_seconds:
+        raise _invalid(text, f"the shortest schedule is {min_seconds:g}s", "raise it, or lower min_schedule_seconds")
     if seconds > MAX_DURATION_SECONDS:
         raise _invalid(text, "it is longer than a hundred years", "suspend a table that should not be refreshed")
     return seconds
+
+
+def _seconds(text: str) -> float:
+    """The length of a duration; counted in whole milliseconds, so that nothing is rounded on the way."""
+    return sum(int(number) * _UNIT_MILLISECONDS[unit] for number, unit in _PART.findall(text)) / 1_000
 
 
 def _cron(text: str) -> str:
@@ -170,8 +175,6 @@ def _hint_for(text: str) -> str:
         return f"write the unit: '{text}s' or '{text}m'"
     if _DURATION.fullmatch(text.lower()):
         return f"write units in lower case: '{text.lower()}'"
-    if re.fullmatch(r"[0-9]+ms", text):
-        return "the shortest unit is s"
     if re.fullmatch(r"[0-9]*\.[0-9]+[wdhms]", text):
         return "write whole numbers, as in '1h30m'"
     return _HINT

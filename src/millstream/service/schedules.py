@@ -10,8 +10,11 @@ from millstream.scheduler.schedule import Schedule
 _TIME_ZONE = "spark.sql.session.timeZone"
 
 
-def checked_schedule(text: str, semantics: Mapping[str, str], min_seconds: int = 1) -> Schedule:
+def checked_schedule(text: str, semantics: Mapping[str, str], min_seconds: float = 0) -> Schedule:
     """A schedule for a query that is defined under the given session settings.
+
+    Args:
+        min_seconds: the shortest duration allowed to somebody who declares it; one that is recorded is as it is.
 
     Raises:
         MillstreamError: SCHEDULE_INVALID; SETTING_INVALID for a cron expression in a time zone only Java knows.

@@ -39,6 +39,33 @@ def test_targets(tmp_path: Path) -> None:
     assert verdicts(idle(writes=44), tmp_path) == ["reached", "reached", "MISSED"]
 
 
+def test_targets_of_a_row_s_age(tmp_path: Path) -> None:
+    def ages(schedule: str, *ages: float, refreshes: float = 1.2) -> dict[str, Any]:
+        sample = {"schedule": schedule, "rows": 10, "seconds": 1.0, "age_seconds": ages}
+        return idle() | {"idle": [], "latency": [sample | {"refreshes_per_second": refreshes}]}
+
+    def found(result: dict[str, Any]) -> list[str]:
+        del result["idle"]
+        return verdicts(result, tmp_path)
+
+    assert found(ages("1s", *[0.7] * 50)) == ["reached"] * 3
+    assert found(ages("1s", *[0.9] * 50)) == ["MISSED", "reached", "reached"]
+    assert found(ages("1s", *[0.7] * 48, 1.6, 1.6)) == ["reached", "MISSED", "reached"]
+    assert found(ages("1s", *[0.7] * 50, refreshes=1.6)) == ["reached", "reached", "MISSED"]
+    assert found(ages("300ms", *[0.49] * 50)) == ["reached"]
+    assert found(ages("300ms", *[0.51] * 50)) == ["MISSED"]
+
+
+def test_targets_of_passes_and_commands(tmp_path: Path) -> None:
+    modes = [{"round": 1, "mode": "off", "seconds": 1.4}, {"round": 1, "mode": "on", "seconds": 1.0}]
+    named = ('python -c "import typer, rich"', "millstream refresh")
+    commands = [{"round": 1, "command": name, "seconds": 0.1 * n} for n, name in enumerate(named, start=1)]
+    result = {name: value for name, value in idle().items() if name != "idle"}
+    assert verdicts(result | {"side_by_side": modes, "client": commands}, tmp_path) == ["reached", "reached"]
+    modes[0]["seconds"], commands[1]["seconds"] = 1.3, 0.21
+    assert verdicts(result | {"side_by_side": modes, "client": commands}, tmp_path) == ["MISSED", "MISSED"]
+
+
 def test_files(tmp_path: Path) -> None:
     write_report(idle(), tmp_path, quick=False)
     assert json.loads((tmp_path / "daemon.json").read_text())["idle"][0]["wakes"] == 22

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,8 +17,6 @@ from millstream.demo import story
 from millstream.errors import Code, MillstreamError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     import psycopg
 
     from millstream.cli.output import Output
@@ -65,6 +62,7 @@ def run_postgres(output: Output, *, live: bool | None = None) -> None:
             Code.DEPENDENCY_MISSING, "this demonstration needs psycopg", hint="pip install 'millstream[demo]'"
         ) from e
     from millstream.service import connect
+    from millstream.service.daemon.background import running
 
     with ExitStack() as stack:
         screen = stack.enter_context(screen_for(output, live=live))
@@ -79,7 +77,7 @@ def run_postgres(output: Output, *, live: bool | None = None) -> None:
         lake = stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-"))
         ms = stack.enter_context(connect(lake, progress=screen.working))
         _create(ms, screen)
-        with _running(ms), Watch(server.url(story.DATABASE), story.RESULT, screen.served) as watch:
+        with running(ms), Watch(server.url(story.DATABASE), story.RESULT, screen.served) as watch:
             played = [_play(ms, application, scene, watch, screen) for scene in story.SCENES]
         screen.working("verifying")
         verified = {name: ms.verify(name).ok and not _differences(application, name) for name in story.QUERIES}
@@ -87,23 +85,6 @@ def run_postgres(output: Output, *, live: bool | None = None) -> None:
         ms.detach(story.DATABASE, cascade=True)
         left = application.execute(_REMAINING_OBJECTS).fetchone() == (0,)
     _report(output, played, verified, left)
-
-
-@contextmanager
-def _running(ms: Millstream) -> Iterator[None]:
-    """Keep the stream tables fresh for the duration of the block, as `millstream run` does."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    stop, leads = threading.Event(), threading.Event()
-    with ThreadPoolExecutor(1, thread_name_prefix="millstream-run") as thread:
-        running: Future[None] = thread.submit(ms.run, stop, on_activity=lambda _: leads.set())
-        running.add_done_callback(lambda _: leads.set())
-        leads.wait()
-        try:
-            yield
-        finally:
-            stop.set()
-            running.result()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from millstream.bench.daemon.cpu import cpu_seconds
 from millstream.bench.daemon.section import Bench, Samples, Section, verdict
 from millstream.bench.page import TableOf
 from millstream.bench.postgres.shop import Shop, new_shop
+from millstream.service.daemon.background import running
 
 if TYPE_CHECKING:
     from millstream.service import Millstream
@@ -62,7 +62,7 @@ def watch(ms: Millstream, seconds: float, rounds: int, announce: Callable[[str],
     """Run the daemon in this process, and measure it once it has come to rest."""
     activities: list[Activity] = []
     samples: list[Sample] = []
-    with _running(ms, activities), _counted_writes(ms) as writes:
+    with running(ms, activities.append), _counted_writes(ms) as writes:
         announce("waiting until every table was looked at")
         _settle(ms)
         for number in range(1, rounds + 1):
@@ -116,29 +116,6 @@ def create(ms: Millstream, shop: Shop, sources: int, tables: int, served: int, a
             )
         to = f"{DATABASE}.public.served{number}" if level == 1 and sources - 1 - number % sources < served else None
         ms.create_stream_table(f"idle{number}", query, schedule="1s", dialect="spark", serve_to=to)
-
-
-@contextmanager
-def _running(ms: Millstream, activities: list[Activity]) -> Iterator[None]:
-    """The daemon, in a thread of its own."""
-    stop, errors = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            ms.run(stop, on_activity=activities.append)
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 @contextmanager

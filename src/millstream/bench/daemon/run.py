@@ -32,12 +32,12 @@ def sections() -> tuple[Section, ...]:
         MillstreamError: DEPENDENCY_MISSING if the driver is not installed.
     """
     try:
-        from millstream.bench.daemon import idle
+        from millstream.bench.daemon import client, idle, latency, side_by_side
     except ImportError as e:
         raise MillstreamError(
             Code.DEPENDENCY_MISSING, "this benchmark needs psycopg", hint="pip install 'millstream[demo]'"
         ) from e
-    return (idle.SECTION,)
+    return (idle.SECTION, latency.SECTION, side_by_side.SECTION, client.SECTION)
 
 
 def run_daemon(

@@ -272,6 +272,7 @@ class DrawnGraph:
     nodes: tuple[str, ...]
     edges: tuple[tuple[str, str], ...]
     stream_tables: frozenset[str]
+    cycles: tuple[frozenset[str], ...]
     mermaid_text: str
     dot_text: str
 

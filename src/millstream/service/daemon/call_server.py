@@ -199,7 +199,7 @@ class CallServer:
                 return self._send_rows(client, *arguments)
             case protocol.DAG:
                 dag = self._lake.dag()
-                return DrawnGraph(dag.nodes, dag.edges, dag.stream_tables, dag.mermaid(), dag.dot())
+                return DrawnGraph(dag.nodes, dag.edges, dag.stream_tables, dag.cycles, dag.mermaid(), dag.dot())
             case _ if name in protocol.CALLS:
                 return getattr(self._lake, name)(*arguments, **options)
             case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,14 @@ def lowered(query: str, tables: Mapping[str, Columns]) -> Relation:
     return rewrite(lower(parse_query(query), query, Tables(dict(tables)), analyzer).relation)
 
 
+@functools.cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    """A connection with temporary tables of its own: other tests have views under the same names."""
+    db = shared_connection().cursor()
+    db.execute("PRAGMA disable_optimizer; SET TimeZone = 'UTC'")
+    return db
+
+
 @dataclass
 class DuckCycle:
     """Base tables with changes, and stream tables that read each other.
@@ -51,7 +60,7 @@ class DuckCycle:
     base: Mapping[str, Columns]
     queries: Mapping[str, str]
     columns: Columns
-    db: duckdb.DuckDBPyConnection = field(default_factory=shared_connection)
+    db: duckdb.DuckDBPyConnection = field(default_factory=_connection)
     starts: list[Start] = field(default_factory=list)
     """Where the rounds of each refresh started."""
 

@@ -108,11 +108,11 @@ def _watched(shop: Shop) -> Iterator[list[tuple[int, float]]]:
     ended = threading.Event()
 
     def watch() -> None:
-        with shop.owner() as reader:
+        with shop.server.superuser(shop.name) as reader:  # the served table belongs to millstream's role
             while not ended.wait(_LOOK_SECONDS):
-                row = reader.execute("SELECT max(newest) FROM latest").fetchone()
-                if row is not None and row[0] is not None and (not seen or row[0] > seen[-1][0]):
-                    seen.append((int(row[0]), time.monotonic()))
+                row = reader.execute("SELECT max(newest)::text FROM latest").fetchone()
+                if row is not None and row[0] is not None and (not seen or int(str(row[0])) > seen[-1][0]):
+                    seen.append((int(str(row[0])), time.monotonic()))
 
     thread = threading.Thread(target=watch)
     thread.start()

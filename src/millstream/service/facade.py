@@ -407,7 +407,6 @@ class Millstream:
         Args:
             on_activity: called with what is due, running and late, each time something is decided.
             on_standby: called once if another process refreshes the lake.
-
             reload: when it is set, the settings are read again, and the event is cleared.
 
         Raises:

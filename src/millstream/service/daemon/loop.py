@@ -135,7 +135,7 @@ class Daemon:
                 if max(pulse.newest_event_id, self._report(view, decision)) > last_event:
                     events = self.catalog.events(after_id=last_event)
                     self.alerts.put(events)
-                    last_event = max(last_event, *(event.event_id or 0 for event in events))
+                    last_event = max([last_event, *(event.event_id or 0 for event in events)])  # none, if just pruned
                 self.on_activity(Activity(now, epoch, is_paused, decision, dict(watch.running)))
                 if not running and not decision.passes:
                     upkeep = self._maintained(threads, upkeep, now)
